@@ -1,0 +1,58 @@
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace headq {
+
+// Shape of one layer's cache.
+struct LayerShape {
+  int n_head_kv = 0;
+  int d_k = 0;  // head_dim of keys
+  int d_v = 0;  // head_dim of values
+
+  bool operator==(const LayerShape&) const = default;
+};
+
+// What calibration knows of one layer and KV head. Vectors are row-major f32.
+struct HeadProfile {
+  std::vector<float> query_basis;     // [n_basis][d_k] eigenvectors of E[q q^T], strongest first
+  std::vector<float> query_spectrum;  // [d_k] eigenvalues of E[q q^T], descending
+  std::vector<float> key_basis;       // [n_basis][d_k] eigenvectors of Cov(k), strongest first
+  std::vector<float> key_spectrum;    // [d_k] eigenvalues of Cov(k), descending
+  std::vector<float> key_mean;        // [d_k] E[k]
+  std::vector<float> query_energy;    // [d_k] E[q_c^2]
+  std::vector<float> key_variance;    // [d_k] Var(k_c)
+  std::vector<float> value_variance;  // [d_v] Var(v_c)
+};
+
+// The calibrated file (GGUF container, docs/format.md). Immutable once loaded.
+struct Profile {
+  static constexpr uint32_t kVersion = 1;
+
+  std::string model_name;         // general.name of the model, for people
+  std::string model_arch;         // general.architecture
+  std::string model_fingerprint;  // see model_fingerprint() in headq/model_info.h
+  std::string tool_version;       // of the headq that wrote it
+  std::vector<std::string> sources;  // "name size sha256" of each calibration text
+  uint64_t n_tokens = 0;             // calibration tokens seen
+  int n_ctx = 0;
+  int n_basis = 0;  // vectors kept per basis, min(d_k, kMaxSideRank)
+  std::vector<int> layer_ids;      // model layer index of each entry below
+  std::vector<LayerShape> shapes;  // [n_layers]
+  std::vector<HeadProfile> heads;  // layer-major: shapes[0].n_head_kv heads, then shapes[1]'s ...
+
+  int find_layer(int il) const;  // entry of model layer il, or -1
+  std::span<const HeadProfile> layer_heads(int entry) const;
+  uint64_t payload_bytes() const;
+
+  // Throws Error: kIo when the file cannot be read, kCorrupt when it is truncated, damaged
+  // (checksum) or not a profile, kUnsupported when its version is newer.
+  static Profile load(const std::string& path);
+  // Writes to a temporary name beside path and renames it. Throws Error(kIo); leaves nothing behind.
+  void save(const std::string& path) const;
+};
+
+}  // namespace headq
