@@ -25,8 +25,12 @@ typedef int (*headq_configure_t)(const headq_options* options, char* error, size
 // "" when nothing was. Owned by the plugin, valid until the next refusal.
 typedef const char* (*headq_last_error_t)(void);
 
-// "headq_get_stats": sums over all live caches of the process whose buffers were created by the
-// last headq_configure call (or since load). Bytes are real storage.
+// "headq_configuration": how many headq_configure calls have succeeded. Caches created from now on
+// belong to this number; 0 is the policy of load time.
+typedef uint32_t (*headq_configuration_t)(void);
+
+// "headq_get_stats": sums over the live caches that belong to a configuration. Bytes are real
+// storage.
 struct headq_stats {
   uint64_t n_tokens;         // cells that hold a row, per layer (the largest over the layers)
   uint64_t n_elements;       // key and value elements those cells stand for, over all layers
@@ -36,7 +40,7 @@ struct headq_stats {
   uint64_t meta_bytes;       // per-block bookkeeping
   uint64_t profile_bytes;    // bases, means and tables held for reading, once a process
 };
-typedef void (*headq_get_stats_t)(headq_stats* stats);
+typedef void (*headq_get_stats_t)(uint32_t configuration, headq_stats* stats);
 
 // "headq_set_observer": called once per attention op with the op's inputs, before anything is
 // coded; null removes it. Rows are f32. Used to calibrate; works for every model family because it
