@@ -1,0 +1,77 @@
+#pragma once
+
+#include <functional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "runner/logit_source.h"
+#include "runner/metrics.h"
+#include "runner/model.h"
+#include "runner/text.h"
+
+namespace headq {
+
+// Steps done so far and in all.
+using ProgressFn = std::function<void(size_t done, size_t total)>;
+
+// Scores candidates against a reference in lockstep: each batch of a chunk goes through the
+// reference and then through one candidate after the other, and rows are compared while they are
+// there, so no more than one batch of logits per source is alive. Positions n_ctx/2 .. n_ctx-2 of a
+// chunk are scored, each by the token that follows it.
+struct LockstepOptions {
+  int n_chunks = 1;   // 1..text.n_chunks()
+  int n_batch = 512;  // tokens of one decode() call
+  int n_threads = 1;  // that compare rows; the scores do not depend on it
+  ProgressFn progress = {};
+};
+
+// Returns [candidates][n_chunks * (n_ctx - 1 - n_ctx/2)] scores in the order of the text. Throws
+// Error(kMismatch) when a source gives another number of logits than asked for, and what a source
+// throws.
+std::vector<std::vector<PairedScore>> score_lockstep(const ChunkedText& text,
+                                                     LogitSource& reference,
+                                                     std::span<LogitSource* const> candidates,
+                                                     int n_vocab, const LockstepOptions& options);
+
+// Perplexity of one cache spec and its distance from the dense cache.
+struct PerplexityRow {
+  std::string spec;       // "K/V" with "L:K/V" overrides
+  PairedSummary summary;  // against dense
+  CacheStats cache;       // at the end of the last chunk
+};
+
+struct PerplexityReport {
+  int n_chunks = 0;
+  size_t n_scored = 0;
+  Estimate dense_ppl;
+  CacheStats dense_cache;
+  std::vector<PerplexityRow> rows;
+};
+
+struct PerplexityOptions {
+  int n_chunks = -1;  // -1: all the text has
+  int n_batch = 512;
+  int n_ubatch = 512;
+  int n_threads = 1;
+  std::string profile = {};  // path, or ""
+  ProgressFn progress = {};
+};
+
+inline constexpr int kMinContext = 16;
+
+// Throws Error(kInvalidArgument) when n_ctx is not in kMinContext..n_ctx_train, a batch size is not
+// positive, or a micro-batch is larger than a batch.
+void check_sizes(const Model& model, int n_ctx, int n_batch, int n_ubatch);
+
+// Chunks to run: the ones the text has, or the n_asked that were asked for (-1: all). Throws
+// Error(kInvalidArgument) when the text has fewer.
+int chunks_to_run(const ChunkedText& text, int n_asked);
+
+// Measures every spec against the dense cache (of the plugin, or llama.cpp's own on Device::kCpu,
+// where specs must be dense).
+PerplexityReport measure_perplexity(const Model& model, const ChunkedText& text,
+                                    std::span<const CacheSpec> specs,
+                                    const PerplexityOptions& options);
+
+}  // namespace headq
