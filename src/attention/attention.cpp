@@ -1,0 +1,127 @@
+#include "attention/attention.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+
+#include "attention/piece.h"
+#include "core/parallel.h"
+#include "headq/error.h"
+
+namespace headq {
+namespace {
+
+// ALiBi slopes (Press, Smith, Lewis 2021, section 3; for head counts that are no power of two, the
+// odd slopes of the next one).
+std::vector<float> alibi_slopes(int n_head, float max_bias) {
+  std::vector<float> slopes(static_cast<size_t>(n_head), 1.0f);
+  if (max_bias <= 0.0f) return slopes;
+  const int n_pow2 = static_cast<int>(std::bit_floor(static_cast<unsigned>(n_head)));
+  const float base = std::pow(2.0f, -max_bias / static_cast<float>(n_pow2));
+  const float half_base = std::pow(2.0f, -max_bias / 2.0f / static_cast<float>(n_pow2));
+  for (int h = 0; h < n_head; ++h) {
+    slopes[static_cast<size_t>(h)] =
+        h < n_pow2 ? std::pow(base, static_cast<float>(h + 1))
+                   : std::pow(half_base, static_cast<float>(2 * (h - n_pow2) + 1));
+  }
+  return slopes;
+}
+
+void check_rows(const LayerCache& cache, const AttentionInputs& in) {
+  const size_t n = static_cast<size_t>(in.n_rows) * static_cast<size_t>(in.n_streams);
+  if (cache.written().size() != n) {
+    throw Error(ErrorCode::kUnsupported,
+                fmt::format("layer {}: {} query rows, but {} rows were written in this graph",
+                            cache.layer(), n, cache.written().size()));
+  }
+  for (size_t i = 0; i < n; ++i) {
+    const int64_t stream = cache.written()[i].cell / cache.n_cells();
+    const int64_t wanted = in.first_stream + static_cast<int64_t>(i) / in.n_rows;
+    if (stream != wanted) {
+      throw Error(ErrorCode::kUnsupported,
+                  fmt::format("layer {}: query row {} is of stream {}, its row was written to {}",
+                              cache.layer(), i, wanted, stream));
+    }
+  }
+}
+
+int blocks_seen(int n_kv) { return (n_kv + kBlockTokens - 1) / kBlockTokens; }
+
+}  // namespace
+
+void Attention::run(LayerCache& cache, const AttentionInputs& in, int n_threads) {
+  check_rows(cache, in);
+  const int n_blocks = blocks_seen(in.n_kv);
+  const size_t n_rows = static_cast<size_t>(in.n_rows) * static_cast<size_t>(in.n_streams);
+
+  visible_.resize(n_rows * static_cast<size_t>(n_blocks));
+  is_sink_.assign(n_rows, 0);
+  parallel_for(n_threads, n_rows, [&](size_t row, int) {
+    uint64_t* bits = visible_.data() + row * static_cast<size_t>(n_blocks);
+    const size_t stream = row / static_cast<size_t>(in.n_rows);
+    int position = -1;  // cells seen, minus one
+    for (int b = 0; b < n_blocks; ++b) {
+      const int n = std::min(kBlockTokens, in.n_kv - b * kBlockTokens);
+      bits[b] = n == kBlockTokens ? ~uint64_t{0} : (uint64_t{1} << n) - 1;
+      if (in.mask != nullptr) {
+        const Half* mask = in.mask + stream * in.mask_stream +
+                           row % static_cast<size_t>(in.n_rows) * in.mask_row + b * kBlockTokens;
+        bits[b] = kernels_.visible_bits(mask, n);
+      }
+      position += std::popcount(bits[b]);
+    }
+    is_sink_[row] = position < cache.sinks();
+  });
+  cache.prepare(is_sink_, n_threads);
+
+  slopes_ = alibi_slopes(in.n_head, in.max_bias);
+  const PieceContext context(cache, kernels_, in, visible_.data(), n_blocks, slopes_.data());
+  const size_t team = static_cast<size_t>(std::max(n_threads, 1));
+  if (scratch_.size() < team) scratch_.resize(team);
+  for (auto& scratch : scratch_) {
+    if (scratch.size() < context.scratch_floats()) scratch.resize(context.scratch_floats());
+  }
+
+  // Few tiles (decoding): the pieces of a tile run in parallel. Many (prompts): tiles do, and each
+  // merges its pieces as it goes. The order of merging is the same.
+  const size_t n_tiles = context.n_tiles();
+  const size_t n_pieces = context.n_pieces();
+  const size_t partial = context.partial_floats();
+  if (n_tiles >= 4 * team) {
+    partials_.resize(team * 2 * partial);
+    parallel_for(n_threads, n_tiles, [&](size_t tile, int thread) {
+      float* total = partials_.data() + static_cast<size_t>(thread) * 2 * partial;
+      float* scratch = scratch_[static_cast<size_t>(thread)].data();
+      context.reset(total);
+      for (size_t piece = 0; piece < n_pieces; ++piece) {
+        if (context.run_piece(tile, piece, scratch, total + partial)) {
+          context.merge(total + partial, total);
+        }
+      }
+      context.finish(tile, total);
+    });
+  } else {
+    partials_.resize(n_tiles * (n_pieces + 1) * partial);
+    std::vector<uint8_t>& ran = is_sink_;  // its flags are used up
+    ran.assign(n_tiles * n_pieces, 0);
+    parallel_for(n_threads, n_tiles * n_pieces, [&](size_t task, int thread) {
+      const size_t tile = task / n_pieces;
+      const size_t piece = task % n_pieces;
+      float* out = partials_.data() + (tile * (n_pieces + 1) + 1 + piece) * partial;
+      ran[task] = context.run_piece(tile, piece, scratch_[static_cast<size_t>(thread)].data(), out);
+    });
+    parallel_for(n_threads, n_tiles, [&](size_t tile, int) {
+      float* total = partials_.data() + tile * (n_pieces + 1) * partial;
+      context.reset(total);
+      for (size_t piece = 0; piece < n_pieces; ++piece) {
+        if (ran[tile * n_pieces + piece] != 0) context.merge(total + (1 + piece) * partial, total);
+      }
+      context.finish(tile, total);
+    });
+  }
+  cache.finish_read();
+}
+
+}  // namespace headq

@@ -1,0 +1,289 @@
+#include <immintrin.h>
+
+#include <cstring>
+
+#include "attention/kernels.h"
+
+namespace headq {
+namespace {
+
+__m256i load256(const void* p) { return _mm256_loadu_si256(static_cast<const __m256i*>(p)); }
+void store256(void* p, __m256i v) { _mm256_storeu_si256(static_cast<__m256i*>(p), v); }
+
+// A 16-byte table in both lanes, for 32 lookups by vpshufb.
+__m256i table256(const void* p) {
+  return _mm256_broadcastsi128_si256(_mm_loadu_si128(static_cast<const __m128i*>(p)));
+}
+
+// Sixteen lanes as two registers; see kernels.h for the order of the sum.
+struct Lanes {
+  __m256 a = _mm256_setzero_ps();  // lanes 0..7
+  __m256 b = _mm256_setzero_ps();  // lanes 8..15
+};
+
+float lane_sum(Lanes s) {
+  const __m256 eight = _mm256_add_ps(s.a, s.b);
+  const __m128 four = _mm_add_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
+  const __m128 two = _mm_add_ps(four, _mm_movehl_ps(four, four));
+  return _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)));
+}
+
+float max_of(__m256 v) {
+  __m128 m = _mm_max_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps(v, 1));
+  m = _mm_max_ps(m, _mm_movehl_ps(m, m));
+  m = _mm_max_ss(m, _mm_movehdup_ps(m));
+  return _mm_cvtss_f32(m);
+}
+
+__m256 load_halves(const uint16_t* p) {
+  return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+}
+
+void halves_to_floats(const uint16_t* in, size_t n, float* out) {
+  size_t i = 0;
+  for (; i + 8 <= n; i += 8) _mm256_storeu_ps(out + i, load_halves(in + i));
+  if (i == n) return;
+  uint16_t rest[8] = {};
+  std::memcpy(rest, in + i, (n - i) * sizeof(uint16_t));
+  float tail[8];
+  _mm256_storeu_ps(tail, load_halves(rest));
+  std::memcpy(out + i, tail, (n - i) * sizeof(float));
+}
+
+uint64_t visible_bits(const uint16_t* mask, int n) {
+  const __m256i drop = _mm256_set1_epi16(static_cast<int16_t>(0xfc00));
+  uint64_t bits = 0;
+  int t = 0;
+  for (; t + 32 <= n; t += 32) {
+    const __m256i a = _mm256_cmpeq_epi16(load256(mask + t), drop);
+    const __m256i b = _mm256_cmpeq_epi16(load256(mask + t + 16), drop);
+    const __m256i packed = _mm256_permute4x64_epi64(_mm256_packs_epi16(a, b), 0xd8);
+    bits |= static_cast<uint64_t>(~static_cast<uint32_t>(_mm256_movemask_epi8(packed))) << t;
+  }
+  for (; t < n; ++t) bits |= static_cast<uint64_t>(mask[t] != 0xfc00u) << t;
+  return bits;
+}
+
+float make_tables(const int* term_begin, const float* patterns, const float* c, int group_begin,
+                  int group_end, float* tables) {
+  const __m256 magnitude = _mm256_castsi256_ps(_mm256_set1_epi32(0x7fffffff));
+  __m256 largest = _mm256_setzero_ps();
+  for (int g = group_begin; g < group_end; ++g) {
+    __m256 a = _mm256_setzero_ps();
+    __m256 b = _mm256_setzero_ps();
+    for (int i = term_begin[g]; i < term_begin[g + 1]; ++i) {
+      const __m256 ci = _mm256_set1_ps(c[i]);
+      a = _mm256_add_ps(a, _mm256_mul_ps(ci, _mm256_loadu_ps(patterns + i * 16)));
+      b = _mm256_add_ps(b, _mm256_mul_ps(ci, _mm256_loadu_ps(patterns + i * 16 + 8)));
+    }
+    float* table = tables + (g - group_begin) * 16;
+    _mm256_storeu_ps(table, a);
+    _mm256_storeu_ps(table + 8, b);
+    largest = _mm256_max_ps(_mm256_and_ps(a, magnitude), largest);
+    largest = _mm256_max_ps(_mm256_and_ps(b, magnitude), largest);
+  }
+  return max_of(largest);
+}
+
+void quantise_tables(const float* tables, int n_groups, float inv_unit, uint8_t* lo, uint8_t* hi) {
+  const __m256 inv = _mm256_set1_ps(inv_unit);
+  const __m256i bias = _mm256_set1_epi32(32768);
+  const __m256i low = _mm256_set1_epi16(255);
+  for (int g = 0; g < n_groups; ++g) {
+    const float* table = tables + g * 16;
+    const __m256i a = _mm256_cvtps_epi32(_mm256_mul_ps(_mm256_loadu_ps(table), inv));
+    const __m256i b = _mm256_cvtps_epi32(_mm256_mul_ps(_mm256_loadu_ps(table + 8), inv));
+    const __m256i u = _mm256_permute4x64_epi64(
+        _mm256_packus_epi32(_mm256_add_epi32(a, bias), _mm256_add_epi32(b, bias)), 0xd8);
+    const __m256i bytes = _mm256_permute4x64_epi64(
+        _mm256_packus_epi16(_mm256_and_si256(u, low), _mm256_srli_epi16(u, 8)), 0xd8);
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(lo + g * 16), _mm256_castsi256_si128(bytes));
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(hi + g * 16), _mm256_extracti128_si256(bytes, 1));
+  }
+}
+
+// Sums of bytes by token as 16-bit numbers: `all` adds even + 256 * odd, `odd` the odd ones.
+struct ByteSums {
+  __m256i all = _mm256_setzero_si256();
+  __m256i odd = _mm256_setzero_si256();
+
+  void add(__m256i bytes) {
+    all = _mm256_add_epi16(all, bytes);
+    odd = _mm256_add_epi16(odd, _mm256_srli_epi16(bytes, 8));
+  }
+  __m256i even() const { return _mm256_sub_epi16(all, _mm256_slli_epi16(odd, 8)); }
+};
+
+// sums[t] += low + 256 * high for 32 tokens.
+void add_sums(const ByteSums& low, const ByteSums& high, int32_t* sums) {
+  alignas(32) uint16_t le[16], lo[16], he[16], ho[16];
+  store256(le, low.even());
+  store256(lo, low.odd);
+  store256(he, high.even());
+  store256(ho, high.odd);
+  for (int i = 0; i < 16; ++i) {
+    sums[2 * i] += le[i] + 256 * he[i];
+    sums[2 * i + 1] += lo[i] + 256 * ho[i];
+  }
+}
+
+void scan(const uint8_t* codes, int n_groups, const uint8_t* lo, const uint8_t* hi, int32_t* sums) {
+  constexpr int kMaxGroups = 256;  // 256 * 255 fits 16 bits
+  const __m256i low_nibble = _mm256_set1_epi8(15);
+  for (int t = 0; t < 64; ++t) sums[t] = -32768 * n_groups;
+  for (int begin = 0; begin < n_groups; begin += kMaxGroups) {
+    const int end = n_groups - begin < kMaxGroups ? n_groups : begin + kMaxGroups;
+    ByteSums low0, low1, high0, high1;
+    for (int g = begin; g < end; ++g) {
+      const __m256i c = load256(codes + g * 32);
+      const __m256i n0 = _mm256_and_si256(c, low_nibble);
+      const __m256i n1 = _mm256_and_si256(_mm256_srli_epi16(c, 4), low_nibble);
+      const __m256i tl = table256(lo + g * 16);
+      const __m256i th = table256(hi + g * 16);
+      low0.add(_mm256_shuffle_epi8(tl, n0));
+      low1.add(_mm256_shuffle_epi8(tl, n1));
+      high0.add(_mm256_shuffle_epi8(th, n0));
+      high1.add(_mm256_shuffle_epi8(th, n1));
+    }
+    add_sums(low0, high0, sums);
+    add_sums(low1, high1, sums + 32);
+  }
+}
+
+float quantise_weights(const float* p, const float* scale, int16_t* w) {
+  __m256 x[8];
+  __m256 largest = _mm256_setzero_ps();
+  for (int i = 0; i < 8; ++i) {
+    x[i] = _mm256_loadu_ps(p + i * 8);
+    if (scale != nullptr) x[i] = _mm256_mul_ps(x[i], _mm256_loadu_ps(scale + i * 8));
+    largest = _mm256_max_ps(x[i], largest);
+  }
+  const float max = max_of(largest);
+  const __m256 inv = _mm256_set1_ps(max > 0.0f ? 32767.0f / max : 0.0f);
+  for (int i = 0; i < 4; ++i) {
+    const __m256i a = _mm256_cvtps_epi32(_mm256_mul_ps(x[2 * i], inv));
+    const __m256i b = _mm256_cvtps_epi32(_mm256_mul_ps(x[2 * i + 1], inv));
+    store256(w + i * 16, _mm256_permute4x64_epi64(_mm256_packs_epi32(a, b), 0xd8));
+  }
+  return max / 32767.0f;
+}
+
+__m256i madd_bytes(__m128i bytes, __m256i w) {
+  return _mm256_madd_epi16(_mm256_cvtepi8_epi16(bytes), w);
+}
+
+void value_dots(const uint8_t* codes, const int* group, const int8_t* tables, int n_terms,
+                const int16_t* w, int32_t* out) {
+  const __m256i low_nibble = _mm256_set1_epi8(15);
+  const __m256i w0 = load256(w), w1 = load256(w + 16), w2 = load256(w + 32), w3 = load256(w + 48);
+  for (int i = 0; i < n_terms; ++i) {
+    const __m256i c = load256(codes + group[i] * 32);
+    const __m256i table = table256(tables + i * 16);
+    const __m256i a = _mm256_shuffle_epi8(table, _mm256_and_si256(c, low_nibble));
+    const __m256i b =
+        _mm256_shuffle_epi8(table, _mm256_and_si256(_mm256_srli_epi16(c, 4), low_nibble));
+    const __m256i s0 = _mm256_add_epi32(madd_bytes(_mm256_castsi256_si128(a), w0),
+                                        madd_bytes(_mm256_extracti128_si256(a, 1), w1));
+    const __m256i s1 = _mm256_add_epi32(madd_bytes(_mm256_castsi256_si128(b), w2),
+                                        madd_bytes(_mm256_extracti128_si256(b, 1), w3));
+    const __m256i s = _mm256_add_epi32(s0, s1);
+    __m128i r = _mm_add_epi32(_mm256_castsi256_si128(s), _mm256_extracti128_si256(s, 1));
+    r = _mm_add_epi32(r, _mm_shuffle_epi32(r, 0x4e));
+    r = _mm_add_epi32(r, _mm_shuffle_epi32(r, 0xb1));
+    out[i] = _mm_cvtsi128_si32(r);
+  }
+}
+
+float dot64(const float* a, const float* b) {
+  Lanes s;
+  for (int i = 0; i < 64; i += 16) {
+    s.a = _mm256_add_ps(s.a, _mm256_mul_ps(_mm256_loadu_ps(a + i), _mm256_loadu_ps(b + i)));
+    s.b = _mm256_add_ps(s.b, _mm256_mul_ps(_mm256_loadu_ps(a + i + 8), _mm256_loadu_ps(b + i + 8)));
+  }
+  return lane_sum(s);
+}
+
+void dense_scores(const uint16_t* rows, int stride, int n, const float* q, float* out) {
+  for (int t = 0; t < n; ++t) {
+    const uint16_t* row = rows + static_cast<ptrdiff_t>(t) * stride;
+    Lanes s;
+    for (int c = 0; c < stride; c += 16) {
+      s.a = _mm256_add_ps(s.a, _mm256_mul_ps(_mm256_loadu_ps(q + c), load_halves(row + c)));
+      s.b = _mm256_add_ps(s.b, _mm256_mul_ps(_mm256_loadu_ps(q + c + 8), load_halves(row + c + 8)));
+    }
+    out[t] = lane_sum(s);
+  }
+}
+
+void dense_accumulate(const uint16_t* rows, int stride, int n, const float* w, float* acc) {
+  for (int c = 0; c < stride; c += 16) {
+    __m256 a = _mm256_loadu_ps(acc + c);
+    __m256 b = _mm256_loadu_ps(acc + c + 8);
+    for (int t = 0; t < n; ++t) {
+      if (w[t] == 0.0f) continue;
+      const uint16_t* row = rows + static_cast<ptrdiff_t>(t) * stride + c;
+      const __m256 wt = _mm256_set1_ps(w[t]);
+      a = _mm256_add_ps(a, _mm256_mul_ps(wt, load_halves(row)));
+      b = _mm256_add_ps(b, _mm256_mul_ps(wt, load_halves(row + 8)));
+    }
+    _mm256_storeu_ps(acc + c, a);
+    _mm256_storeu_ps(acc + c + 8, b);
+  }
+}
+
+float max_score(const float* scores, int n) {
+  __m256 largest = _mm256_set1_ps(-__builtin_inff());
+  for (int i = 0; i < n; i += 8) largest = _mm256_max_ps(_mm256_loadu_ps(scores + i), largest);
+  return max_of(largest);
+}
+
+__m256 exp_of(__m256 x) {
+  const __m256 low = _mm256_cmp_ps(x, _mm256_set1_ps(kExpLowest), _CMP_LT_OQ);
+  const __m256 n = _mm256_round_ps(_mm256_mul_ps(x, _mm256_set1_ps(kLog2e)),
+                                   _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+  __m256 r = _mm256_sub_ps(x, _mm256_mul_ps(n, _mm256_set1_ps(kLn2Hi)));
+  r = _mm256_sub_ps(r, _mm256_mul_ps(n, _mm256_set1_ps(kLn2Lo)));
+  __m256 y = _mm256_set1_ps(kExpTaylor[0]);
+  for (int i = 1; i < 5; ++i) {
+    y = _mm256_add_ps(_mm256_mul_ps(y, r), _mm256_set1_ps(kExpTaylor[i]));
+  }
+  y = _mm256_add_ps(_mm256_mul_ps(y, r), _mm256_set1_ps(1.0f));
+  y = _mm256_add_ps(_mm256_mul_ps(y, r), _mm256_set1_ps(1.0f));
+  const __m256i exponent =
+      _mm256_slli_epi32(_mm256_add_epi32(_mm256_cvtps_epi32(n), _mm256_set1_epi32(127)), 23);
+  return _mm256_andnot_ps(low, _mm256_mul_ps(y, _mm256_castsi256_ps(exponent)));
+}
+
+float exp_weights(const float* scores, int n, float max, float* p) {
+  const __m256 m = _mm256_set1_ps(max);
+  Lanes s;
+  for (int i = 0; i < n; i += 16) {
+    const __m256 a = exp_of(_mm256_sub_ps(_mm256_loadu_ps(scores + i), m));
+    const __m256 b = exp_of(_mm256_sub_ps(_mm256_loadu_ps(scores + i + 8), m));
+    _mm256_storeu_ps(p + i, a);
+    _mm256_storeu_ps(p + i + 8, b);
+    s.a = _mm256_add_ps(s.a, a);
+    s.b = _mm256_add_ps(s.b, b);
+  }
+  return lane_sum(s);
+}
+
+}  // namespace
+
+const Kernels kAvx2Kernels = {
+    .name = "avx2",
+    .halves_to_floats = halves_to_floats,
+    .visible_bits = visible_bits,
+    .make_tables = make_tables,
+    .quantise_tables = quantise_tables,
+    .scan = scan,
+    .quantise_weights = quantise_weights,
+    .value_dots = value_dots,
+    .dot64 = dot64,
+    .dense_scores = dense_scores,
+    .dense_accumulate = dense_accumulate,
+    .max_score = max_score,
+    .exp_weights = exp_weights,
+};
+
+}  // namespace headq

@@ -1,0 +1,163 @@
+#include <cmath>
+#include <cstring>
+
+#include "attention/kernels.h"
+#include "core/half.h"
+
+namespace headq {
+namespace {
+
+constexpr int kLanes = 16;
+
+// The order in which every level adds its lanes.
+float lane_sum(const float* lane) {
+  float s[kLanes];
+  std::memcpy(s, lane, sizeof(s));
+  for (int width = kLanes / 2; width > 0; width /= 2) {
+    for (int i = 0; i < width; ++i) s[i] += s[i + width];
+  }
+  return s[0];
+}
+
+int nibble(const uint8_t* codes, int group, int t) {
+  return (codes[group * 32 + (t & 31)] >> (t < 32 ? 0 : 4)) & 15;
+}
+
+void halves_to_floats(const uint16_t* in, size_t n, float* out) {
+  for (size_t i = 0; i < n; ++i) out[i] = half_to_float(in[i]);
+}
+
+uint64_t visible_bits(const uint16_t* mask, int n) {
+  uint64_t bits = 0;
+  for (int t = 0; t < n; ++t) bits |= static_cast<uint64_t>(mask[t] != 0xfc00u) << t;
+  return bits;
+}
+
+float make_tables(const int* term_begin, const float* patterns, const float* c, int group_begin,
+                  int group_end, float* tables) {
+  float largest = 0.0f;
+  for (int g = group_begin; g < group_end; ++g) {
+    float* table = tables + (g - group_begin) * 16;
+    for (int n = 0; n < 16; ++n) table[n] = 0.0f;
+    for (int i = term_begin[g]; i < term_begin[g + 1]; ++i) {
+      for (int n = 0; n < 16; ++n) table[n] += c[i] * patterns[i * 16 + n];
+    }
+    for (int n = 0; n < 16; ++n) {
+      const float magnitude = std::fabs(table[n]);
+      largest = magnitude > largest ? magnitude : largest;
+    }
+  }
+  return largest;
+}
+
+void quantise_tables(const float* tables, int n_groups, float inv_unit, uint8_t* lo, uint8_t* hi) {
+  for (int i = 0; i < n_groups * 16; ++i) {
+    const int u = static_cast<int>(std::nearbyintf(tables[i] * inv_unit)) + 32768;
+    lo[i] = static_cast<uint8_t>(u & 255);
+    hi[i] = static_cast<uint8_t>(u >> 8);
+  }
+}
+
+void scan(const uint8_t* codes, int n_groups, const uint8_t* lo, const uint8_t* hi, int32_t* sums) {
+  for (int t = 0; t < 64; ++t) sums[t] = -32768 * n_groups;
+  for (int g = 0; g < n_groups; ++g) {
+    for (int t = 0; t < 64; ++t) {
+      const int n = nibble(codes, g, t);
+      sums[t] += lo[g * 16 + n] + 256 * hi[g * 16 + n];
+    }
+  }
+}
+
+float quantise_weights(const float* p, const float* scale, int16_t* w) {
+  float x[64];
+  float largest = 0.0f;
+  for (int t = 0; t < 64; ++t) {
+    x[t] = scale != nullptr ? p[t] * scale[t] : p[t];
+    largest = x[t] > largest ? x[t] : largest;
+  }
+  const float inv = largest > 0.0f ? 32767.0f / largest : 0.0f;
+  for (int t = 0; t < 64; ++t) w[t] = static_cast<int16_t>(std::nearbyintf(x[t] * inv));
+  return largest / 32767.0f;
+}
+
+void value_dots(const uint8_t* codes, const int* group, const int8_t* tables, int n_terms,
+                const int16_t* w, int32_t* out) {
+  for (int i = 0; i < n_terms; ++i) {
+    int32_t sum = 0;
+    for (int t = 0; t < 64; ++t) sum += w[t] * tables[i * 16 + nibble(codes, group[i], t)];
+    out[i] = sum;
+  }
+}
+
+float dot64(const float* a, const float* b) {
+  float lane[kLanes] = {};
+  for (int i = 0; i < 64; ++i) lane[i % kLanes] += a[i] * b[i];
+  return lane_sum(lane);
+}
+
+void dense_scores(const uint16_t* rows, int stride, int n, const float* q, float* out) {
+  for (int t = 0; t < n; ++t) {
+    float lane[kLanes] = {};
+    const uint16_t* row = rows + static_cast<ptrdiff_t>(t) * stride;
+    for (int c = 0; c < stride; ++c) lane[c % kLanes] += q[c] * half_to_float(row[c]);
+    out[t] = lane_sum(lane);
+  }
+}
+
+void dense_accumulate(const uint16_t* rows, int stride, int n, const float* w, float* acc) {
+  for (int t = 0; t < n; ++t) {
+    if (w[t] == 0.0f) continue;
+    const uint16_t* row = rows + static_cast<ptrdiff_t>(t) * stride;
+    for (int c = 0; c < stride; ++c) acc[c] += w[t] * half_to_float(row[c]);
+  }
+}
+
+float max_score(const float* scores, int n) {
+  float largest = -INFINITY;
+  for (int i = 0; i < n; ++i) largest = scores[i] > largest ? scores[i] : largest;
+  return largest;
+}
+
+float exp_of(float x) {
+  if (x < kExpLowest) return 0.0f;
+  const float n = std::nearbyintf(x * kLog2e);
+  float r = x - n * kLn2Hi;
+  r = r - n * kLn2Lo;
+  float y = kExpTaylor[0];
+  for (int i = 1; i < 5; ++i) y = y * r + kExpTaylor[i];
+  y = y * r + 1.0f;
+  y = y * r + 1.0f;
+  const int32_t exponent = (static_cast<int32_t>(n) + 127) << 23;
+  float power;
+  std::memcpy(&power, &exponent, sizeof(power));
+  return y * power;
+}
+
+float exp_weights(const float* scores, int n, float max, float* p) {
+  float lane[kLanes] = {};
+  for (int i = 0; i < n; ++i) {
+    p[i] = exp_of(scores[i] - max);
+    lane[i % kLanes] += p[i];
+  }
+  return lane_sum(lane);
+}
+
+}  // namespace
+
+const Kernels kScalarKernels = {
+    .name = "scalar",
+    .halves_to_floats = halves_to_floats,
+    .visible_bits = visible_bits,
+    .make_tables = make_tables,
+    .quantise_tables = quantise_tables,
+    .scan = scan,
+    .quantise_weights = quantise_weights,
+    .value_dots = value_dots,
+    .dot64 = dot64,
+    .dense_scores = dense_scores,
+    .dense_accumulate = dense_accumulate,
+    .max_score = max_score,
+    .exp_weights = exp_weights,
+};
+
+}  // namespace headq

@@ -1,0 +1,104 @@
+#pragma once
+
+#include <bit>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "cache/dense_pool.h"
+#include "codec/codec.h"
+
+namespace headq {
+
+// Keys or values of one layer: blocks of 64 cells, each cell packed, dense (f16), both while an
+// attention op is under way, or absent. Knows rows and codes, not time.
+class SideStore {
+ public:
+  // codecs: one a head, all of the same layout, or empty when the side stays dense.
+  SideStore(int n_head, int head_dim, std::vector<std::unique_ptr<Codec>> codecs, size_t n_blocks,
+            DensePool& pool);
+  ~SideStore();
+  SideStore(const SideStore&) = delete;
+  SideStore& operator=(const SideStore&) = delete;
+
+  int n_head() const { return n_head_; }
+  int head_dim() const { return head_dim_; }
+  int row_stride() const { return stride_; }  // halves from one dense row of a head to the next
+  size_t row_elements() const { return static_cast<size_t>(n_head_) * static_cast<size_t>(head_dim_); }
+  bool is_dense() const { return codecs_.empty(); }
+  const Codec& codec(int head) const { return *codecs_[static_cast<size_t>(head)]; }
+
+  uint64_t packed_mask(size_t block) const { return blocks_[block].packed_mask; }
+  uint64_t dense_mask(size_t block) const { return blocks_[block].dense_mask; }
+  uint64_t held_mask(size_t block) const { return packed_mask(block) | dense_mask(block); }
+
+  // Packed bytes of one head's block; valid when packed_mask is not 0.
+  const uint8_t* packed(size_t block, int head) const {
+    return blocks_[block].packed.get() + static_cast<size_t>(head) * head_bytes_;
+  }
+
+  // Dense row of a cell that is in dense_mask: [row_stride()], zeros behind head_dim.
+  const Half* dense_row(size_t block, int head, int t) const {
+    const Block& b = blocks_[block];
+    const int index = b.capacity == kBlockTokens
+                          ? t
+                          : std::popcount(b.dense_mask & ((uint64_t{1} << t) - 1));
+    return b.dense.get() +
+           (static_cast<size_t>(head) * b.capacity + static_cast<size_t>(index)) * static_cast<size_t>(stride_);
+  }
+
+  // True while dense rows of the block stand at their own places, row t at index t.
+  bool is_open(size_t block) const { return blocks_[block].capacity == kBlockTokens; }
+
+  // Writes the row of a cell, [n_head][head_dim]; what was there before is gone.
+  void put(size_t block, int t, const float* row);
+  void put(size_t block, int t, const Half* row);
+  // Reads it back as f16, decoded where it is packed, zeros where absent.
+  void get(size_t block, int t, Half* row) const;
+  // The f32 row of one head, likewise.
+  void get_head(size_t block, int head, int t, float* row) const;
+
+  // Codes the cells of mask (all held) anew, head by head: begin, then every head (heads may run in
+  // parallel), then end. Dense rows stay until drop_dense().
+  void begin_pack(size_t block);
+  void pack_head(size_t block, int head, uint64_t mask);
+  void end_pack(size_t block, uint64_t mask);
+
+  // Gives dense rows back except those in keep.
+  void drop_dense(size_t block, uint64_t keep);
+
+  void erase(size_t block, uint64_t mask);
+  void copy_block(const SideStore& from, size_t from_block, size_t to_block);
+
+  size_t packed_bytes() const { return packed_bytes_; }
+  size_t meta_bytes() const { return blocks_.capacity() * sizeof(Block); }
+
+ private:
+  struct Block {
+    uint64_t packed_mask = 0;
+    uint64_t dense_mask = 0;
+    std::unique_ptr<uint8_t[]> packed;  // [n_head][head_bytes_]
+    DensePool::Chunk dense;             // [n_head][capacity][stride_]
+    uint32_t capacity = 0;              // 64: row t at index t; less: rows of dense_mask in order
+  };
+
+  size_t chunk_halves(uint32_t capacity) const {
+    return static_cast<size_t>(n_head_) * capacity * static_cast<size_t>(stride_);
+  }
+  Half* open_row(size_t block, int head, int t);
+  void open(Block& block);
+  void free_dense(Block& block);
+  void free_packed(Block& block);
+  void copy_dense_rows(const Block& from, uint64_t mask, Block& to);
+
+  int n_head_;
+  int head_dim_;
+  int stride_;
+  size_t head_bytes_ = 0;  // of a packed block, padded to 16
+  std::vector<std::unique_ptr<Codec>> codecs_;
+  std::vector<Block> blocks_;
+  DensePool& pool_;
+  size_t packed_bytes_ = 0;
+};
+
+}  // namespace headq

@@ -1,0 +1,107 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "core/half.h"
+#include "headq/profile.h"
+#include "headq/spec.h"
+
+namespace headq {
+
+inline constexpr int kBlockTokens = 64;
+inline constexpr int kGroupBytes = 32;  // one nibble of each token of a block
+
+// A packed block of one head: n_groups * 32 bytes of nibbles, then n_params halves.
+//
+// Nibble g of token t lies in byte g * 32 + (t & 31): the low half for t < 32, the high half for
+// t >= 32. Every read of a block is a sum over g of a 16-entry table indexed by nibble g.
+struct BlockLayout {
+  int n_groups = 0;
+  int n_params = 0;
+
+  size_t code_bytes() const { return static_cast<size_t>(n_groups) * kGroupBytes; }
+  size_t bytes() const { return code_bytes() + static_cast<size_t>(n_params) * sizeof(Half); }
+};
+
+// A run of nibbles that share what scales them: nothing (the tables say it all, or hold the block's
+// own parameters), or two parameters of each token, x = zero[t] + scale[t] * table.
+struct Segment {
+  int group_begin = 0, group_end = 0;
+  int term_begin = 0, term_end = 0;
+  int coord_begin = 0, coord_end = 0;  // coded coordinates this segment covers
+  int token_params = -1;  // offset in halves of scale[64], zero[64] within the parameters, or -1
+};
+
+// Each coordinate's shares of the nibbles: term i adds scale[i] * table_i[n of group[i]] to
+// coordinate coord[i].
+struct ValueTerms {
+  std::vector<int> group;
+  std::vector<int> coord;
+  std::vector<float> scale;
+  std::vector<int8_t> table;  // [n_terms][16]
+};
+
+// Codes one head's keys or values and says how they are read. Immutable and thread-safe.
+class Codec {
+ public:
+  virtual ~Codec() = default;
+
+  virtual int head_dim() const = 0;
+  virtual const BlockLayout& layout() const = 0;
+  virtual std::span<const Segment> segments() const = 0;
+
+  // Codes rows [64][head_dim]. Bit t of valid says that row t is to be coded; the others are not
+  // looked at and get nibbles 0. Non-finite elements are clamped to the range of f16, NaN to 0.
+  // block: layout().bytes() bytes. Cost: O(64 * head_dim * (1 + side rank)).
+  virtual void encode(const float* rows, uint64_t valid, uint8_t* block) const = 0;
+
+  // The row [head_dim] that token t of a block stands for.
+  virtual void decode(const uint8_t* block, int t, float* row) const = 0;
+
+  // --- Keys are read through scores:
+  //   q.k(t) = shared + constant + sum_s ( scale_s(t) * sum_g T_g[n_g(t)] + zero_s(t) * Z_s ),
+  //   T_g[n] = sum over the terms i of group g of c_i * pattern_i[n].
+  // scale_s and zero_s are 1 and 0 for segments without token parameters.
+
+  virtual std::span<const int> term_begin() const = 0;  // [n_groups + 1]
+  virtual std::span<const float> patterns() const = 0;  // [n_terms][16]
+  // True when c_i depends on the block's own parameters.
+  virtual bool has_block_params() const = 0;
+
+  // Analyses a query [head_dim] (already times the logit scale) into coef [n_coef()] and
+  // zero_coef [segments] (Z_s); returns the part of the score that all coded tokens share.
+  virtual int n_coef() const = 0;
+  virtual float analyse(const float* q, float* coef, float* zero_coef) const = 0;
+
+  // Expands a block's own parameters to f32 once, for the many queries that will read it (block may
+  // be null without block parameters).
+  virtual int n_unpacked() const = 0;
+  virtual void unpack(const uint8_t* block, float* unpacked) const = 0;
+
+  // c_i [n_terms] of one query for one block; returns the block's constant.
+  virtual float term_coefficients(const float* coef, const float* unpacked, float* c) const = 0;
+
+  // --- Values are read through a weighted sum:
+  //   sum_t p_t v(t) = S(acc),
+  //   acc[c] = sum_t p_t (zero_s(t) + scale_s(t) * sum over the terms i of c of scale_i * table_i[n(t)]).
+
+  virtual const ValueTerms& terms() const = 0;
+  virtual std::span<const int> coord_order() const = 0;  // what the segments' ranges index
+  virtual int n_coords() const = 0;
+  // out [head_dim] += S(acc), acc [n_coords()].
+  virtual void synthesise(const float* acc, float* out) const = 0;
+};
+
+// Makes the codec of one head; null for a dense spec. head is null without a profile.
+// Throws Error(kInvalidArgument) when the spec needs a profile and there is none.
+// layer and head_index only diversify the seed of a random basis.
+std::unique_ptr<Codec> make_key_codec(const CodecSpec& spec, int head_dim,
+                                      const HeadProfile* head, int layer, int head_index);
+std::unique_ptr<Codec> make_value_codec(const CodecSpec& spec, int head_dim,
+                                        const HeadProfile* head);
+
+}  // namespace headq

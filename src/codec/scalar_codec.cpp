@@ -1,0 +1,336 @@
+#include "codec/scalar_codec.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+#include "codec/transform.h"
+
+namespace headq {
+namespace {
+
+constexpr float kMaxHalf = 65504.0f;
+
+float finite(float x) {
+  if (std::isnan(x)) return 0.0f;
+  return std::clamp(x, -kMaxHalf, kMaxHalf);
+}
+
+void put_nibble(uint8_t* codes, int group, int t, int nibble) {
+  codes[group * kGroupBytes + (t & 31)] |= static_cast<uint8_t>(nibble << (t < 32 ? 0 : 4));
+}
+
+int get_nibble(const uint8_t* codes, int group, int t) {
+  return (codes[group * kGroupBytes + (t & 31)] >> (t < 32 ? 0 : 4)) & 15;
+}
+
+struct Range {
+  float lo = INFINITY;
+  float hi = -INFINITY;
+
+  void add(float x) {
+    lo = std::min(lo, x);
+    hi = std::max(hi, x);
+  }
+};
+
+// Parameters as they are stored; the codes are made against these, not against the exact ones.
+struct MinMax {
+  Half scale = 0;
+  Half zero = 0;
+
+  MinMax(const Range& range, int levels) {
+    if (!(range.lo <= range.hi)) return;  // nothing to code
+    zero = float_to_half(range.lo);
+    scale = float_to_half((range.hi - half_to_float(zero)) / static_cast<float>(levels));
+  }
+};
+
+}  // namespace
+
+ScalarCodec::ScalarCodec(Config config) : config_(std::move(config)) {
+  coords_.resize(static_cast<size_t>(n_coef()));
+  const int d = config_.head_dim;
+  const int group = config_.token_params ? config_.group_channels : d;
+  for (int begin = 0; begin < d; begin += group) {
+    std::vector<int> channels(static_cast<size_t>(std::min(group, d - begin)));
+    std::iota(channels.begin(), channels.end(), begin);
+    plan_segment(channels, config_.bits, config_.token_params);
+  }
+  if (config_.side_rank > 0) {
+    std::vector<int> side(static_cast<size_t>(config_.side_rank));
+    std::iota(side.begin(), side.end(), d);
+    plan_segment(side, 4, false);
+  }
+  finish_plan();
+}
+
+// Appends a segment: gives each coordinate its width, nibble and parameters.
+void ScalarCodec::plan_segment(const std::vector<int>& channels, int bits, bool token_params) {
+  std::vector<int> list = channels;
+  size_t n_wide = bits == 3 ? list.size() / 2 : 0;
+  if (bits == 3) {
+    std::stable_sort(list.begin(), list.end(), [this](int a, int b) {
+      return config_.energy[static_cast<size_t>(a)] > config_.energy[static_cast<size_t>(b)];
+    });
+  }
+  Segment segment{.group_begin = layout_.n_groups,
+                  .term_begin = static_cast<int>(slots_.size()),
+                  .coord_begin = static_cast<int>(order_.size())};
+  bool half_used = false;
+  for (size_t i = 0; i < list.size(); ++i) {
+    Coord& coord = coords_[static_cast<size_t>(list[i])];
+    coord.width = bits == 3 ? (i < n_wide ? 4 : 2) : bits;
+    const int own_levels = (1 << coord.width) - 1;
+    coord.levels = token_params && bits == 3 ? 15 : own_levels;
+    coord.step = coord.levels / own_levels;
+    if (!token_params) {
+      coord.param = layout_.n_params;
+      layout_.n_params += 2;
+      ++n_block_coords_;
+    }
+    place(list[i], half_used);
+    order_.push_back(list[i]);
+  }
+  if (token_params) {
+    segment.token_params = layout_.n_params;
+    layout_.n_params += 2 * kBlockTokens;
+  }
+  segment.group_end = layout_.n_groups;
+  segment.term_end = static_cast<int>(slots_.size());
+  segment.coord_end = static_cast<int>(order_.size());
+  segments_.push_back(segment);
+}
+
+// half_used: the last nibble has room for one more coordinate of 2 bits.
+void ScalarCodec::place(int index, bool& half_used) {
+  Coord& coord = coords_[static_cast<size_t>(index)];
+  coord.first_slot = static_cast<int>(slots_.size());
+  if (coord.width == 2 && half_used) {
+    slots_.push_back({index, layout_.n_groups - 1, 2, 2, 1});
+    half_used = false;
+    return;
+  }
+  const int bits = std::min(coord.width, 4);
+  if (coord.width == 8) slots_.push_back({index, layout_.n_groups++, 0, bits, 16});
+  slots_.push_back({index, layout_.n_groups++, 0, bits, 1});
+  half_used = coord.width == 2;
+}
+
+void ScalarCodec::finish_plan() {
+  term_begin_.assign(static_cast<size_t>(layout_.n_groups) + 1, 0);
+  for (const Slot& slot : slots_) {
+    ++term_begin_[static_cast<size_t>(slot.group) + 1];
+    const Coord& coord = coords_[static_cast<size_t>(slot.coord)];
+    value_terms_.group.push_back(slot.group);
+    value_terms_.coord.push_back(slot.coord);
+    value_terms_.scale.push_back(static_cast<float>(slot.mult * coord.step));
+    for (int n = 0; n < 16; ++n) {
+      const int code = (n >> slot.shift) & ((1 << slot.bits) - 1);
+      patterns_.push_back(static_cast<float>(code));
+      value_terms_.table.push_back(static_cast<int8_t>(code));
+    }
+  }
+  std::partial_sum(term_begin_.begin(), term_begin_.end(), term_begin_.begin());
+}
+
+// Coordinates 0..d-1 of every valid row: [64][n_coef()], zeros elsewhere.
+std::vector<float> ScalarCodec::analysed_rows(const float* rows, uint64_t valid) const {
+  const int d = config_.head_dim;
+  std::vector<float> x(static_cast<size_t>(kBlockTokens) * static_cast<size_t>(n_coef()), 0.0f);
+  for (int t = 0; t < kBlockTokens; ++t) {
+    if ((valid >> t & 1) == 0) continue;
+    float* y = x.data() + t * n_coef();
+    for (int c = 0; c < d; ++c) y[c] = finite(rows[t * d + c]);
+    if (!config_.mean.empty()) {
+      for (int c = 0; c < d; ++c) y[c] -= config_.mean[static_cast<size_t>(c)];
+    }
+    if (config_.hadamard) hadamard(y, d);
+  }
+  return x;
+}
+
+// Writes the code of one coordinate and replaces x by the value that the code stands for.
+void ScalarCodec::code_value(int index, int t, float zero, float scale, float* x,
+                             uint8_t* codes) const {
+  const Coord& coord = coords_[static_cast<size_t>(index)];
+  const float unit = scale * static_cast<float>(coord.step);
+  const int top = coord.levels / coord.step;
+  const float wanted = unit > 0.0f ? (*x - zero) / unit : 0.0f;
+  const int code = static_cast<int>(std::lrint(std::clamp(wanted, 0.0f, static_cast<float>(top))));
+  int rest = code;
+  for (int s = coord.first_slot; rest != 0; ++s) {
+    const Slot& slot = slots_[static_cast<size_t>(s)];
+    put_nibble(codes, slot.group, t, (rest / slot.mult) << slot.shift);
+    rest %= slot.mult;
+  }
+  *x = zero + unit * static_cast<float>(code);
+}
+
+// Quantises the coordinates of a segment in x [64][n_coef()] and leaves their coded values there.
+void ScalarCodec::code_segment(const Segment& segment, uint64_t valid, std::vector<float>& x,
+                               uint8_t* codes, Half* params) const {
+  const auto value = [&](int t, int coord) -> float& {
+    return x[static_cast<size_t>(t * n_coef() + coord)];
+  };
+  const std::span<const int> list(order_.data() + segment.coord_begin,
+                                  order_.data() + segment.coord_end);
+  const auto is_valid = [valid](int t) { return (valid >> t & 1) != 0; };
+  if (segment.token_params >= 0) {
+    const int levels = coords_[static_cast<size_t>(list[0])].levels;
+    for (int t = 0; t < kBlockTokens; ++t) {
+      if (!is_valid(t)) continue;
+      Range range;
+      for (int c : list) range.add(value(t, c));
+      const MinMax stored(range, levels);
+      params[segment.token_params + t] = stored.scale;
+      params[segment.token_params + kBlockTokens + t] = stored.zero;
+      const float zero = half_to_float(stored.zero);
+      const float scale = half_to_float(stored.scale);
+      for (int c : list) code_value(c, t, zero, scale, &value(t, c), codes);
+    }
+    return;
+  }
+  for (int c : list) {
+    const Coord& coord = coords_[static_cast<size_t>(c)];
+    Range range;
+    for (int t = 0; t < kBlockTokens; ++t) {
+      if (is_valid(t)) range.add(value(t, c));
+    }
+    const MinMax stored(range, coord.levels);
+    params[coord.param] = stored.scale;
+    params[coord.param + 1] = stored.zero;
+    const float zero = half_to_float(stored.zero);
+    const float scale = half_to_float(stored.scale);
+    for (int t = 0; t < kBlockTokens; ++t) {
+      if (is_valid(t)) code_value(c, t, zero, scale, &value(t, c), codes);
+    }
+  }
+}
+
+void ScalarCodec::encode(const float* rows, uint64_t valid, uint8_t* block) const {
+  const int d = config_.head_dim;
+  std::fill_n(block, layout_.bytes(), uint8_t{0});
+  Half* params = reinterpret_cast<Half*>(block + layout_.code_bytes());
+  std::vector<float> x = analysed_rows(rows, valid);
+  const size_t n_base = segments_.size() - (config_.side_rank > 0 ? 1 : 0);
+  for (size_t s = 0; s < n_base; ++s) code_segment(segments_[s], valid, x, block, params);
+  if (config_.side_rank == 0) return;
+
+  // z = U^T (k - k^), coded like any other coordinates.
+  std::vector<float> coded(static_cast<size_t>(d));
+  for (int t = 0; t < kBlockTokens; ++t) {
+    if ((valid >> t & 1) == 0) continue;
+    float* y = x.data() + t * n_coef();
+    synthesise_row(y, coded.data());
+    for (int j = 0; j < config_.side_rank; ++j) {
+      const float* u = config_.side_basis.data() + j * d;
+      float z = 0.0f;
+      for (int c = 0; c < d; ++c) z += u[c] * (finite(rows[t * d + c]) - coded[static_cast<size_t>(c)]);
+      y[d + j] = z;
+    }
+  }
+  code_segment(segments_.back(), valid, x, block, params);
+}
+
+// The base's row for coded coordinates x: back through the Hadamard transform, mean put back.
+void ScalarCodec::synthesise_row(const float* x, float* row) const {
+  const int d = config_.head_dim;
+  std::copy_n(x, d, row);
+  if (config_.hadamard) hadamard(row, d);
+  if (!config_.mean.empty()) {
+    for (int c = 0; c < d; ++c) row[c] += config_.mean[static_cast<size_t>(c)];
+  }
+}
+
+int ScalarCodec::code_of(const Coord& coord, const uint8_t* codes, int t) const {
+  int code = 0;
+  int slot_index = coord.first_slot;
+  for (int bits = 0; bits < coord.width; ++slot_index) {
+    const Slot& slot = slots_[static_cast<size_t>(slot_index)];
+    const int nibble = get_nibble(codes, slot.group, t);
+    code += slot.mult * ((nibble >> slot.shift) & ((1 << slot.bits) - 1));
+    bits += slot.bits;
+  }
+  return code;
+}
+
+void ScalarCodec::decode(const uint8_t* block, int t, float* row) const {
+  const int d = config_.head_dim;
+  const Half* params = reinterpret_cast<const Half*>(block + layout_.code_bytes());
+  float x[kMaxHeadDim + kMaxSideRank];
+  for (const Segment& segment : segments_) {
+    for (int i = segment.coord_begin; i < segment.coord_end; ++i) {
+      const int c = order_[static_cast<size_t>(i)];
+      const Coord& coord = coords_[static_cast<size_t>(c)];
+      const Half* pair = params + (coord.param >= 0 ? coord.param : segment.token_params + t);
+      const float scale = half_to_float(pair[0]);
+      const float zero = half_to_float(pair[coord.param >= 0 ? 1 : kBlockTokens]);
+      x[c] = zero + scale * static_cast<float>(coord.step * code_of(coord, block, t));
+    }
+  }
+  synthesise_row(x, row);
+  for (int j = 0; j < config_.side_rank; ++j) {
+    const float* u = config_.side_basis.data() + j * d;
+    const float z = static_cast<float>(config_.side_sign) * x[d + j];
+    for (int c = 0; c < d; ++c) row[c] += z * u[c];
+  }
+}
+
+float ScalarCodec::analyse(const float* q, float* coef, float* zero_coef) const {
+  const int d = config_.head_dim;
+  float shared = 0.0f;
+  std::copy_n(q, d, coef);
+  if (!config_.mean.empty()) {
+    for (int c = 0; c < d; ++c) shared += q[c] * config_.mean[static_cast<size_t>(c)];
+  }
+  if (config_.hadamard) hadamard(coef, d);
+  for (int j = 0; j < config_.side_rank; ++j) {
+    const float* u = config_.side_basis.data() + j * d;
+    float projection = 0.0f;
+    for (int c = 0; c < d; ++c) projection += q[c] * u[c];
+    coef[d + j] = static_cast<float>(config_.side_sign) * projection;
+  }
+  for (size_t s = 0; s < segments_.size(); ++s) {
+    zero_coef[s] = 0.0f;
+    if (segments_[s].token_params < 0) continue;
+    for (int i = segments_[s].coord_begin; i < segments_[s].coord_end; ++i) {
+      zero_coef[s] += coef[order_[static_cast<size_t>(i)]];
+    }
+  }
+  return shared;
+}
+
+// [n_terms] what a term's coefficient is multiplied with, then [n_coef()] the zeros.
+void ScalarCodec::unpack(const uint8_t* block, float* unpacked) const {
+  const size_t n_terms = slots_.size();
+  const Half* params =
+      block != nullptr ? reinterpret_cast<const Half*>(block + layout_.code_bytes()) : nullptr;
+  for (size_t i = 0; i < n_terms; ++i) {
+    const Coord& coord = coords_[static_cast<size_t>(slots_[i].coord)];
+    const float scale = coord.param >= 0 ? half_to_float(params[coord.param]) : 1.0f;
+    unpacked[i] = scale * static_cast<float>(slots_[i].mult * coord.step);
+  }
+  for (size_t c = 0; c < coords_.size(); ++c) {
+    const int param = coords_[c].param;
+    unpacked[n_terms + c] = param >= 0 ? half_to_float(params[param + 1]) : 0.0f;
+  }
+}
+
+float ScalarCodec::term_coefficients(const float* coef, const float* unpacked, float* c) const {
+  const size_t n_terms = slots_.size();
+  for (size_t i = 0; i < n_terms; ++i) c[i] = coef[slots_[i].coord] * unpacked[i];
+  const float* zeros = unpacked + n_terms;
+  float constant = 0.0f;
+  for (size_t j = 0; j < coords_.size(); ++j) constant += coef[j] * zeros[j];
+  return constant;
+}
+
+void ScalarCodec::synthesise(const float* acc, float* out) const {
+  const int d = config_.head_dim;
+  float row[kMaxHeadDim];
+  synthesise_row(acc, row);
+  for (int c = 0; c < d; ++c) out[c] += row[c];
+}
+
+}  // namespace headq
