@@ -53,12 +53,12 @@ class Model {
 
 struct ContextOptions {
   int n_ctx = 2048;
-  int n_batch = 512;        // most tokens of one decode()
-  int n_ubatch = 512;       // tokens a graph computes at once, at most n_batch
-  int n_outputs = 512;      // most logits rows of one decode()
+  int n_batch = 512;    // most tokens of one decode()
+  int n_ubatch = 512;   // tokens a graph computes at once, at most n_batch
+  int n_outputs = 512;  // most logits rows of one decode()
   int n_threads = 1;
-  CacheSpec cache;          // of Device::kPlugin
-  std::string profile;      // path, or ""
+  CacheSpec cache = {};      // of Device::kPlugin
+  std::string profile = {};  // path, or ""
 };
 
 // One sequence with its own KV cache. Not thread-safe; different contexts may run in turn.

@@ -1,0 +1,153 @@
+// The instrument on a tiny model, against llama.cpp's own program where that is built.
+
+#include "runner/perplexity.h"
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <regex>
+
+#include "headq/error.h"
+#include "models/tiny_models.h"
+#include "runner/run_program.h"
+
+namespace headq {
+namespace {
+
+using testing::run_program;
+using testing::scratch_dir;
+using testing::scratch_file;
+using testing::TinyFamily;
+
+constexpr int kContext = 256;
+
+const std::string& model_path() {
+  static const std::string path =
+      testing::write_tiny_model({.family = TinyFamily::kLlama}, scratch_dir());
+  return path;
+}
+
+const std::string& text_path() {
+  static const std::string path = scratch_file("text.txt", testing::tiny_text(1200, 5) + "\n");
+  return path;
+}
+
+ChunkedText chunked(const Model& model, int n_ctx) {
+  return ChunkedText("text.txt", model.tokenize(read_text(text_path())), n_ctx, model.bos());
+}
+
+PairedSummary dense_on_cpu(const Model& model, int n_chunks, int n_batch, int n_ubatch,
+                           int n_threads) {
+  const std::vector<CacheSpec> dense(1);
+  return measure_perplexity(model, chunked(model, kContext), dense,
+                            {.n_chunks = n_chunks,
+                             .n_batch = n_batch,
+                             .n_ubatch = n_ubatch,
+                             .n_threads = n_threads})
+      .rows.front()
+      .summary;
+}
+
+// What llama-perplexity prints as "PPL = <value> +/- <error>"; "" when it never gets there. Its log
+// thread may lose the last lines when the program ends, hence the tries.
+std::string llama_perplexity(const std::string& program) {
+  for (int i = 0; i < 20; ++i) {
+    const auto run = run_program(
+        {program, "-m", model_path(), "-f", text_path(), "-c", std::to_string(kContext), "-b",
+         std::to_string(kContext), "--chunks", "3", "-fa", "on", "-t", "2"});
+    if (run.exit_code != 0) ADD_FAILURE() << "exit code " << run.exit_code << ": " << run.err;
+    std::smatch found;
+    const std::regex line(R"(PPL = ([0-9.]+) \+/- ([0-9.]+))");
+    if (std::regex_search(run.err, found, line)) return found[1].str() + " " + found[2].str();
+  }
+  return "";
+}
+
+TEST(Perplexity, AgreesWithLlamaPerplexityToItsLastDigit) {
+  const std::string program = std::string(HEADQ_LLAMA_BIN) + "/llama-perplexity";
+  if (!std::filesystem::exists(program)) GTEST_SKIP() << program << " is not built";
+  const Model model = Model::load(model_path(), Device::kCpu);
+  const PairedSummary ours = dense_on_cpu(model, 3, kContext, kContext, 2);
+  EXPECT_EQ(ours.n, 3u * (kContext - 1 - kContext / 2));
+  EXPECT_EQ(fmt::format("{:.4f} {:.5f}", ours.ppl.value, ours.ppl.error), llama_perplexity(program));
+}
+
+TEST(Perplexity, DenseAgainstDenseDivergesByExactlyZero) {
+  const Model model = Model::load(model_path(), Device::kCpu);
+  const PairedSummary s = dense_on_cpu(model, 2, 64, 64, 2);
+  EXPECT_EQ(s.kld.value, 0.0);
+  EXPECT_EQ(s.kld_max, 0.0);
+  EXPECT_EQ(s.ppl_ratio.value, 1.0);
+  EXPECT_EQ(s.top1.value, 1.0);
+  // A model that predicts nothing would pass all of the above.
+  EXPECT_GT(s.ppl.value, 1.5);
+  EXPECT_NE(s.ppl.value, static_cast<double>(model.n_vocab()));
+}
+
+TEST(Perplexity, DoesNotDependOnThreads) {
+  const Model model = Model::load(model_path(), Device::kCpu);
+  EXPECT_EQ(dense_on_cpu(model, 2, 64, 64, 1).ppl.value,
+            dense_on_cpu(model, 2, 64, 64, 2).ppl.value);
+}
+
+TEST(Perplexity, SizesOutsideTheirLimitsAreRefused) {
+  const Model model = Model::load(model_path(), Device::kCpu);
+  EXPECT_NO_THROW(check_sizes(model, kMinContext, 1, 1));
+  EXPECT_NO_THROW(check_sizes(model, model.n_ctx_train(), 512, 512));
+  EXPECT_THROW(check_sizes(model, kMinContext - 1, 512, 512), Error);
+  EXPECT_THROW(check_sizes(model, model.n_ctx_train() + 1, 512, 512), Error);
+  EXPECT_THROW(check_sizes(model, 256, 0, 0), Error);
+  EXPECT_THROW(check_sizes(model, 256, 64, 65), Error);
+}
+
+TEST(Context, RefusesMoreThanItWasMadeFor) {
+  const Model model = Model::load(model_path(), Device::kCpu);
+  Context context(model, {.n_ctx = 256, .n_batch = 8, .n_ubatch = 8, .n_outputs = 4});
+  const std::vector<int32_t> tokens = testing::tiny_tokens(9, 1);
+  EXPECT_THROW(context.decode(tokens, 0, 0), Error);
+  EXPECT_THROW(context.decode(std::span(tokens).first(8), 0, 3), Error);
+  EXPECT_EQ(context.decode(std::span(tokens).first(8), 0, 4).size(),
+            4u * static_cast<size_t>(model.n_vocab()));
+  EXPECT_TRUE(context.decode(std::span(tokens).first(1), 8, 9).empty());
+}
+
+TEST(Context, ClearForgetsTheSequence) {
+  const Model model = Model::load(model_path(), Device::kCpu);
+  Context context(model, {.n_ctx = 256, .n_batch = 8, .n_ubatch = 8, .n_outputs = 8});
+  const std::vector<int32_t> a = testing::tiny_tokens(8, 1);
+  const std::vector<int32_t> b = testing::tiny_tokens(8, 2);
+  const auto copy = [](std::span<const float> rows) { return std::vector(rows.begin(), rows.end()); };
+  const auto first = copy(context.decode(a, 0, 0));
+  const auto continued = copy(context.decode(b, 8, 8));
+  context.clear();
+  const auto alone = copy(context.decode(b, 0, 0));
+  context.clear();
+  EXPECT_NE(alone, continued);
+  EXPECT_EQ(copy(context.decode(a, 0, 0)), first);
+}
+
+TEST(Model, FilesThatAreNoModelsAreRefusedInOneLine) {
+  const std::string text = scratch_file("not-a-model.gguf", "hello");
+  for (const std::string& path : {text, scratch_dir(), scratch_dir() + "/missing.gguf"}) {
+    try {
+      Model::load(path, Device::kCpu);
+      FAIL() << path << " accepted";
+    } catch (const Error& e) {
+      const std::string message = e.what();
+      EXPECT_NE(message.find(path), std::string::npos) << message;
+      EXPECT_EQ(message.find('\n'), std::string::npos) << message;
+    }
+  }
+}
+
+TEST(Text, LosesItsLastNewlineOnly) {
+  EXPECT_EQ(read_text(scratch_file("two.txt", "a\n\n")), "a\n");
+  EXPECT_EQ(read_text(scratch_file("none.txt", "a")), "a");
+  EXPECT_THROW(read_text(scratch_file("empty.txt", "\n")), Error);
+  EXPECT_THROW(read_text(scratch_dir() + "/missing.txt"), Error);
+  EXPECT_THROW(read_text(scratch_dir()), Error);
+}
+
+}  // namespace
+}  // namespace headq
