@@ -40,8 +40,9 @@ LastError& last_error() {
 }  // namespace
 
 void capture_llama_log() {
-  llama_log_set([](ggml_log_level level, const char* text, void*) { last_error().add(level, text); },
-                nullptr);
+  llama_log_set(
+      [](ggml_log_level level, const char* text, void*) { last_error().add(level, text); },
+      nullptr);
 }
 
 std::string take_llama_error() { return last_error().take(); }

@@ -70,8 +70,8 @@ struct PairedSummary {
   Estimate ln_ppl_ratio;  // ln(PPL / PPL_reference); the error is that of the paired differences
   Estimate ppl_ratio;
   Estimate kld;
-  Estimate top1;       // share of positions with the same most probable token
-  Estimate rms_dp;     // root of the mean squared change of the true token's probability
+  Estimate top1;    // share of positions with the same most probable token
+  Estimate rms_dp;  // root of the mean squared change of the true token's probability
   double kld_median = 0;
   double kld_p90 = 0;
   double kld_p99 = 0;

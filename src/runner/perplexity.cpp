@@ -33,8 +33,8 @@ std::vector<BatchRange> batches_of(int n_ctx, int n_batch) {
 
 std::span<const float> rows_of(LogitSource& source, std::span<const int32_t> input,
                                const BatchRange& batch, int n_ctx, int n_vocab) {
-  const auto tokens = input.subspan(static_cast<size_t>(batch.begin),
-                                    static_cast<size_t>(batch.end - batch.begin));
+  const auto tokens =
+      input.subspan(static_cast<size_t>(batch.begin), static_cast<size_t>(batch.end - batch.begin));
   const std::span<const float> rows = source.decode(tokens, batch.begin, n_ctx / 2);
   const size_t expected = static_cast<size_t>(batch.n_rows()) * static_cast<size_t>(n_vocab);
   if (rows.size() != expected) {

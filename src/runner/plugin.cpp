@@ -66,9 +66,9 @@ template <typename Fn>
 Fn Plugin::function(const char* name) const {
   void* address = ggml_backend_reg_get_proc_address(reg_, name);
   if (address == nullptr) {
-    throw Error(ErrorCode::kMismatch,
-                fmt::format("the plugin '{}' has no function {}; it is of another version", path_,
-                            name));
+    throw Error(
+        ErrorCode::kMismatch,
+        fmt::format("the plugin '{}' has no function {}; it is of another version", path_, name));
   }
   return reinterpret_cast<Fn>(address);
 }

@@ -92,8 +92,7 @@ std::vector<double> expected_nll(const BigramSource& source, const std::vector<i
 }
 
 std::vector<PairedScore> run(const ChunkedText& text, LogitSource& reference,
-                             LogitSource& candidate, int n_chunks, int n_batch,
-                             int n_threads = 1) {
+                             LogitSource& candidate, int n_chunks, int n_batch, int n_threads = 1) {
   LogitSource* const candidates[] = {&candidate};
   return score_lockstep(text, reference, candidates, kVocab,
                         {.n_chunks = n_chunks, .n_batch = n_batch, .n_threads = n_threads})
@@ -159,7 +158,8 @@ TEST(Lockstep, ScoresDependNeitherOnBatchesNorOnThreads) {
   const ChunkedText text("t", tokens, 128, kBos);
   const auto key = [](const std::vector<PairedScore>& scores) {
     std::vector<double> values;
-    for (const PairedScore& s : scores) values.insert(values.end(), {s.nll, s.nll_reference, s.kld});
+    for (const PairedScore& s : scores)
+      values.insert(values.end(), {s.nll, s.nll_reference, s.kld});
     return values;
   };
   BigramSource reference(1), candidate(2);

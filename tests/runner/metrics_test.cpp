@@ -54,8 +54,7 @@ TEST(Metrics, AgreeWithTheDefinitionOnRandomRows) {
     for (size_t i = 0; i < n; ++i) expected += pp[i] * std::log(pp[i] / qq[i]);
     EXPECT_NEAR(kld(p, q), static_cast<double>(expected), 1e-12) << n << " tokens";
     const auto token = static_cast<int32_t>(n / 2);
-    EXPECT_NEAR(log_prob(p, logit_norm(p), token),
-                static_cast<double>(std::log(pp[n / 2])), 1e-12);
+    EXPECT_NEAR(log_prob(p, logit_norm(p), token), static_cast<double>(std::log(pp[n / 2])), 1e-12);
   }
 }
 

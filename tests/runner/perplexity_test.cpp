@@ -53,9 +53,9 @@ PairedSummary dense_on_cpu(const Model& model, int n_chunks, int n_batch, int n_
 // thread may lose the last lines when the program ends, hence the tries.
 std::string llama_perplexity(const std::string& program) {
   for (int i = 0; i < 20; ++i) {
-    const auto run = run_program(
-        {program, "-m", model_path(), "-f", text_path(), "-c", std::to_string(kContext), "-b",
-         std::to_string(kContext), "--chunks", "3", "-fa", "on", "-t", "2"});
+    const auto run =
+        run_program({program, "-m", model_path(), "-f", text_path(), "-c", std::to_string(kContext),
+                     "-b", std::to_string(kContext), "--chunks", "3", "-fa", "on", "-t", "2"});
     if (run.exit_code != 0) ADD_FAILURE() << "exit code " << run.exit_code << ": " << run.err;
     std::smatch found;
     const std::regex line(R"(PPL = ([0-9.]+) \+/- ([0-9.]+))");
@@ -70,7 +70,8 @@ TEST(Perplexity, AgreesWithLlamaPerplexityToItsLastDigit) {
   const Model model = Model::load(model_path(), Device::kCpu);
   const PairedSummary ours = dense_on_cpu(model, 3, kContext, kContext, 2);
   EXPECT_EQ(ours.n, 3u * (kContext - 1 - kContext / 2));
-  EXPECT_EQ(fmt::format("{:.4f} {:.5f}", ours.ppl.value, ours.ppl.error), llama_perplexity(program));
+  EXPECT_EQ(fmt::format("{:.4f} {:.5f}", ours.ppl.value, ours.ppl.error),
+            llama_perplexity(program));
 }
 
 TEST(Perplexity, DenseAgainstDenseDivergesByExactlyZero) {
@@ -117,7 +118,9 @@ TEST(Context, ClearForgetsTheSequence) {
   Context context(model, {.n_ctx = 256, .n_batch = 8, .n_ubatch = 8, .n_outputs = 8});
   const std::vector<int32_t> a = testing::tiny_tokens(8, 1);
   const std::vector<int32_t> b = testing::tiny_tokens(8, 2);
-  const auto copy = [](std::span<const float> rows) { return std::vector(rows.begin(), rows.end()); };
+  const auto copy = [](std::span<const float> rows) {
+    return std::vector(rows.begin(), rows.end());
+  };
   const auto first = copy(context.decode(a, 0, 0));
   const auto continued = copy(context.decode(b, 8, 8));
   context.clear();
