@@ -22,3 +22,13 @@ add_library(headq_llama_external INTERFACE)
 target_include_directories(headq_llama_external SYSTEM INTERFACE ${HEADQ_LLAMA_CPP_DIR}/include)
 target_link_libraries(headq_llama_external INTERFACE ${HEADQ_LIB_llama} headq::ggml)
 add_library(headq::llama ALIAS headq_llama_external)
+
+# The ggml version the plugin is built for.
+file(STRINGS ${HEADQ_LLAMA_CPP_DIR}/ggml/CMakeLists.txt HEADQ_GGML_VERSION_LINES
+     REGEX "set\\(GGML_VERSION_(MAJOR|MINOR|PATCH) +[0-9]+\\)")
+set(HEADQ_GGML_VERSION "")
+foreach(line ${HEADQ_GGML_VERSION_LINES})
+  string(REGEX MATCH "[0-9]+" number ${line})
+  list(APPEND HEADQ_GGML_VERSION ${number})
+endforeach()
+list(JOIN HEADQ_GGML_VERSION "." HEADQ_GGML_VERSION)

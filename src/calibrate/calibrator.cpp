@@ -1,0 +1,171 @@
+#include <fmt/format.h>
+
+#include <Eigen/Dense>
+#include <algorithm>
+#include <vector>
+
+#include "headq/calibrate.h"
+#include "headq/error.h"
+#include "headq/spec.h"
+
+namespace headq {
+namespace {
+
+using Matrix = Eigen::MatrixXd;
+using Vector = Eigen::VectorXd;
+using RowMajor = Eigen::Matrix<float, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
+using Rows = Eigen::Map<const RowMajor, 0, Eigen::OuterStride<>>;
+
+// First and second moments of one kind of row.
+struct Moments {
+  double n = 0.0;
+  Vector sum;
+  Matrix outer;
+
+  explicit Moments(int d) : sum(Vector::Zero(d)), outer(Matrix::Zero(d, d)) {}
+
+  void add(const Rows& rows) {
+    const Matrix x = rows.cast<double>();
+    n += static_cast<double>(x.rows());
+    sum += x.colwise().sum().transpose();
+    outer.selfadjointView<Eigen::Lower>().rankUpdate(x.transpose());
+  }
+  Vector mean() const { return sum / n; }
+  Matrix second() const { return Matrix(outer.selfadjointView<Eigen::Lower>()) / n; }
+  Matrix covariance() const { return second() - mean() * mean().transpose(); }
+};
+
+struct Head {
+  Moments q, k, v;
+
+  Head(int d_k, int d_v) : q(d_k), k(d_k), v(d_v) {}
+};
+
+std::vector<float> to_floats(const Vector& v) {
+  std::vector<float> out(static_cast<size_t>(v.size()));
+  for (Eigen::Index i = 0; i < v.size(); ++i) out[static_cast<size_t>(i)] = static_cast<float>(v[i]);
+  return out;
+}
+
+// Eigenvectors of a symmetric matrix, strongest first, as rows [n_basis][d]; the largest component
+// of each is positive, so that the file does not depend on the solver's choice of sign.
+void eigen_basis(const Matrix& m, int n_basis, std::vector<float>& basis,
+                 std::vector<float>& spectrum) {
+  const Eigen::SelfAdjointEigenSolver<Matrix> solver(m);
+  const Eigen::Index d = m.rows();
+  for (Eigen::Index j = 0; j < d; ++j) {
+    spectrum.push_back(static_cast<float>(std::max(solver.eigenvalues()[d - 1 - j], 0.0)));
+  }
+  for (int j = 0; j < n_basis; ++j) {
+    Vector u = solver.eigenvectors().col(d - 1 - j);
+    Eigen::Index largest = 0;
+    u.cwiseAbs().maxCoeff(&largest);
+    if (u[largest] < 0.0) u = -u;
+    const std::vector<float> row = to_floats(u);
+    basis.insert(basis.end(), row.begin(), row.end());
+  }
+}
+
+HeadProfile head_profile(const Head& head, int n_basis) {
+  HeadProfile out;
+  const Matrix query_moment = head.q.second();
+  const Matrix key_covariance = head.k.covariance();
+  eigen_basis(query_moment, n_basis, out.query_basis, out.query_spectrum);
+  eigen_basis(key_covariance, n_basis, out.key_basis, out.key_spectrum);
+  out.key_mean = to_floats(head.k.mean());
+  out.query_energy = to_floats(query_moment.diagonal());
+  out.key_variance = to_floats(key_covariance.diagonal());
+  out.value_variance = to_floats(head.v.covariance().diagonal());
+  return out;
+}
+
+void check_span(size_t size, size_t wanted, const char* what) {
+  if (size == wanted) return;
+  throw Error(ErrorCode::kInvalidArgument,
+              fmt::format("observation: {} has {} floats, its shape says {}", what, size, wanted));
+}
+
+}  // namespace
+
+struct Calibrator::Layer {
+  LayerShape shape;
+  int position = 0;  // of the next observation's first row
+  uint64_t n_tokens = 0;
+  std::vector<Head> heads;
+
+  explicit Layer(const LayerShape& s) : shape(s) {
+    for (int h = 0; h < s.n_head_kv; ++h) heads.emplace_back(s.d_k, s.d_v);
+  }
+};
+
+Calibrator::Calibrator(int skip_first) : skip_first_(skip_first) {}
+Calibrator::~Calibrator() = default;
+
+void Calibrator::begin_chunk() {
+  for (auto& [il, layer] : layers_) layer->position = 0;
+}
+
+void Calibrator::observe(const Observation& o) {
+  const size_t rows = static_cast<size_t>(o.n_rows);
+  const size_t d_k = static_cast<size_t>(o.d_k), d_v = static_cast<size_t>(o.d_v);
+  const size_t n_head = static_cast<size_t>(o.n_head), n_kv = static_cast<size_t>(o.n_head_kv);
+  check_span(o.q.size(), rows * n_head * d_k, "q");
+  check_span(o.k.size(), rows * n_kv * d_k, "k");
+  check_span(o.v.size(), rows * n_kv * d_v, "v");
+
+  const LayerShape shape{.n_head_kv = o.n_head_kv, .d_k = o.d_k, .d_v = o.d_v};
+  auto& layer = layers_[o.layer];
+  if (layer == nullptr) layer = std::make_unique<Layer>(shape);
+  if (!(layer->shape == shape)) {
+    throw Error(ErrorCode::kMismatch, fmt::format("layer {} changed its shape", o.layer));
+  }
+  const int skip = std::clamp(skip_first_ - layer->position, 0, o.n_rows);
+  layer->position += o.n_rows;
+  const Eigen::Index n = o.n_rows - skip;
+  if (n == 0) return;
+  layer->n_tokens += static_cast<uint64_t>(n);
+
+  const size_t first = static_cast<size_t>(skip);
+  const size_t group = n_head / n_kv;
+  const auto view = [n](std::span<const float> data, size_t row_floats, size_t offset,
+                        size_t skip_rows, size_t d) {
+    return Rows(data.data() + skip_rows * row_floats + offset, n, static_cast<Eigen::Index>(d),
+                Eigen::OuterStride<>(static_cast<Eigen::Index>(row_floats)));
+  };
+  for (size_t h = 0; h < n_kv; ++h) {
+    Head& head = layer->heads[h];
+    for (size_t g = 0; g < group; ++g) {
+      head.q.add(view(o.q, n_head * d_k, (h * group + g) * d_k, first, d_k));
+    }
+    head.k.add(view(o.k, n_kv * d_k, h * d_k, first, d_k));
+    head.v.add(view(o.v, n_kv * d_v, h * d_v, first, d_v));
+  }
+}
+
+uint64_t Calibrator::n_tokens() const {
+  return layers_.empty() ? 0 : layers_.begin()->second->n_tokens;
+}
+
+Profile Calibrator::finish() const {
+  Profile profile;
+  profile.n_tokens = n_tokens();
+  profile.n_basis = kMaxSideRank;
+  for (const auto& [il, layer] : layers_) {
+    profile.n_basis = std::min(profile.n_basis, layer->shape.d_k);
+  }
+  for (const auto& [il, layer] : layers_) {
+    if (layer->n_tokens < static_cast<uint64_t>(layer->shape.d_k)) {
+      throw Error(ErrorCode::kInvalidArgument,
+                  fmt::format("{} calibration tokens are fewer than head_dim {}", layer->n_tokens,
+                              layer->shape.d_k));
+    }
+    profile.layer_ids.push_back(il);
+    profile.shapes.push_back(layer->shape);
+    for (const Head& head : layer->heads) {
+      profile.heads.push_back(head_profile(head, profile.n_basis));
+    }
+  }
+  return profile;
+}
+
+}  // namespace headq
