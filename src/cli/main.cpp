@@ -53,7 +53,8 @@ int report(const std::string& message, int code) {
 
 int parse_and_run(CLI::App& app, const Arguments& arguments) {
   try {
-    app.parse({arguments.own.rbegin(), arguments.own.rend()});
+    // CLI11 takes the arguments last one first.
+    app.parse(std::vector<std::string>(arguments.own.rbegin(), arguments.own.rend()));
     return kExitOk;
   } catch (const CLI::Success& request) {  // --help, --version
     return app.exit(request);

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <cmath>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -30,7 +31,7 @@ struct PplArguments {
   int n_chunks = -1;
   int n_batch = 512;
   int n_ubatch = 512;
-  int n_threads = static_cast<int>(std::thread::hardware_concurrency());
+  int n_threads = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
   int window = CacheSpec().window;
   int sinks = CacheSpec().sinks;
 };
@@ -174,8 +175,7 @@ CLI::App* add_ppl_command(CLI::App& app) {
       ->add_option("--kv", args->specs,
                    "Codec of keys and values, K/V or one for both; once for each row of the table")
       ->required()
-      ->expected(1)
-      ->take_all();
+      ->allow_extra_args(false);
   command->add_option("--kv-layer", args->layers, "Codecs of single layers, L:K/V[,L:K/V...]");
   command->add_option("--profile", args->profile, "Profile that headq calibrate wrote");
   command->add_option("--window", args->window, "Latest tokens that are read dense")

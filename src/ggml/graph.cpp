@@ -17,15 +17,15 @@ float float_param(const ggml_tensor* op, int index) {
 }
 
 const KvBuffer::Root* cache_root(const ggml_tensor* tensor) {
-  if (tensor == nullptr) return nullptr;
   const KvBuffer* buffer = KvBuffer::of(tensor);
   return buffer != nullptr ? buffer->root_of(tensor) : nullptr;
 }
 
-bool touches_cache(const ggml_tensor* op) {
-  if (cache_root(op) != nullptr) return true;
+template <typename Pred>
+bool any_operand(const ggml_tensor* op, const Pred& pred) {
+  if (pred(op)) return true;
   for (const ggml_tensor* src : op->src) {
-    if (cache_root(src) != nullptr) return true;
+    if (src != nullptr && pred(src)) return true;
   }
   return false;
 }
@@ -121,7 +121,9 @@ int64_t cell_at(const ggml_tensor* cells, int64_t i) {
 
 bool supports_op(const ggml_tensor* op) {
   if (is_view_op(op)) return true;
-  if (!touches_cache(op)) return false;
+  // While llama.cpp plans memory, caches stand in empty buffers of our type.
+  if (any_operand(op, KvBuffer::is_planned_cache)) return true;
+  if (!any_operand(op, cache_root)) return false;
   try {
     check_cache_op(op);
   } catch (const std::exception& e) {

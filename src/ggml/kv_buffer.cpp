@@ -104,6 +104,12 @@ KvBuffer* KvBuffer::of(const ggml_tensor* tensor) {
   return context(buffer);
 }
 
+bool KvBuffer::is_planned_cache(const ggml_tensor* tensor) {
+  const ggml_tensor* root = root_tensor(tensor);
+  return root->buffer != nullptr && root->buffer->buft->iface.alloc_buffer == KvBuffer::allocate &&
+         KvBuffer::of(tensor) == nullptr && std::string_view(root->name).starts_with("cache_");
+}
+
 KvBuffer::Stats KvBuffer::stats(uint32_t configuration) {
   Stats stats;
   for (const KvBuffer* buffer : live_buffers()) {

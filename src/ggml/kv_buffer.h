@@ -50,6 +50,9 @@ class KvBuffer {
   static ggml_backend_buffer_t allocate(ggml_backend_buffer_type_t type, size_t size);
   // The KvBuffer that holds a tensor (or the tensor it is a view of), or null.
   static KvBuffer* of(const ggml_tensor* tensor);
+  // Whether a tensor is (a view of) a cache in one of the empty buffers that ggml makes of our type
+  // while memory is planned and nothing is allocated.
+  static bool is_planned_cache(const ggml_tensor* tensor);
   // Sums over the live buffers of a configuration.
   static Stats stats(uint32_t configuration);
 
@@ -86,8 +89,8 @@ class KvBuffer {
   size_t size_ = 0;
   std::shared_ptr<const Policy> policy_;
   std::map<std::string, Root> roots_;
+  DensePool pool_;  // outlives the layers that borrow from it
   std::map<int, std::unique_ptr<LayerCache>> layers_;
-  DensePool pool_;
   int n_threads_ = 1;
 };
 

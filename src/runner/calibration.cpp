@@ -1,0 +1,101 @@
+#include "runner/calibration.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "headq/calibrate.h"
+#include "headq/error.h"
+
+namespace headq {
+namespace {
+
+Observation view(const headq_observation& o) {
+  const auto size = [](int a, int b, int c) {
+    return static_cast<size_t>(a) * static_cast<size_t>(b) * static_cast<size_t>(c);
+  };
+  return {.layer = o.layer,
+          .n_rows = o.n_rows,
+          .n_head = o.n_head,
+          .n_head_kv = o.n_head_kv,
+          .d_k = o.d_k,
+          .d_v = o.d_v,
+          .scale = o.scale,
+          .q = {o.q, size(o.n_rows, o.n_head, o.d_k)},
+          .k = {o.k, size(o.n_rows, o.n_head_kv, o.d_k)},
+          .v = {o.v, size(o.n_rows, o.n_head_kv, o.d_v)},
+          .mask = {o.mask, size(o.n_rows, o.n_rows, 1)}};
+}
+
+// Takes the observer away again, whatever ends the run.
+class Observing {
+ public:
+  Observing(Plugin& plugin, Plugin::Observer observer) : plugin_(plugin) {
+    plugin_.set_observer(std::move(observer));
+  }
+  ~Observing() { plugin_.set_observer({}); }
+  Observing(const Observing&) = delete;
+  Observing& operator=(const Observing&) = delete;
+
+ private:
+  Plugin& plugin_;
+};
+
+}  // namespace
+
+std::vector<ChunkRef> deal_chunks(std::span<const ChunkedText> texts, int n_asked) {
+  const int n_texts = static_cast<int>(texts.size());
+  int n_chunks = n_asked;
+  if (n_asked == -1) {
+    int share = texts[0].n_chunks();
+    for (const ChunkedText& text : texts) share = std::min(share, text.n_chunks());
+    n_chunks = std::max(n_texts, std::min(kDefaultCalibrationChunks, share * n_texts));
+  }
+  if (n_chunks < n_texts) {
+    throw Error(ErrorCode::kInvalidArgument,
+                fmt::format("--chunks {} does not give each of {} texts one", n_asked, n_texts));
+  }
+  std::vector<ChunkRef> dealt;
+  for (int i = 0; i < n_chunks; ++i) {
+    const ChunkRef ref = {.text = i % n_texts, .chunk = i / n_texts};
+    const ChunkedText& text = texts[static_cast<size_t>(ref.text)];
+    if (ref.chunk >= text.n_chunks()) {
+      throw Error(ErrorCode::kInvalidArgument,
+                  fmt::format("--chunks {} takes more from '{}' than its {} chunks of {} tokens",
+                              n_asked, text.name(), text.n_chunks(), text.n_ctx()));
+    }
+    dealt.push_back(ref);
+  }
+  return dealt;
+}
+
+Profile calibrate(const Model& model, std::span<const ChunkedText> texts,
+                  const CalibrationOptions& options) {
+  const std::vector<ChunkRef> chunks = deal_chunks(texts, options.n_chunks);
+  const int n_ctx = texts[0].n_ctx();
+  // A chunk is one graph, so that one observation of each layer holds all its rows.
+  Context context(model, {.n_ctx = n_ctx,
+                          .n_batch = n_ctx,
+                          .n_ubatch = n_ctx,
+                          .n_outputs = 1,
+                          .n_threads = options.n_threads});
+  Calibrator calibrator;
+  Plugin& plugin = Plugin::instance();
+  const Observing observing(
+      plugin, [&](const headq_observation& o) { calibrator.observe(view(o)); });
+  for (size_t i = 0; i < chunks.size(); ++i) {
+    const ChunkedText& text = texts[static_cast<size_t>(chunks[i].text)];
+    context.clear();
+    calibrator.begin_chunk();
+    context.decode(text.input(chunks[i].chunk), 0, n_ctx - 1);
+    plugin.rethrow_observer_error();
+    if (options.progress) options.progress(i + 1, chunks.size());
+  }
+  Profile profile = calibrator.finish();
+  profile.n_tokens = calibrator.n_tokens();
+  profile.n_ctx = n_ctx;
+  profile.tool_version = HEADQ_VERSION;
+  return profile;
+}
+
+}  // namespace headq

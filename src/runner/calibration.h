@@ -1,0 +1,43 @@
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "headq/profile.h"
+#include "runner/model.h"
+#include "runner/perplexity.h"
+#include "runner/text.h"
+
+namespace headq {
+
+// A chunk of one of several texts.
+struct ChunkRef {
+  int text = 0;
+  int chunk = 0;
+
+  bool operator==(const ChunkRef&) const = default;
+};
+
+inline constexpr int kDefaultCalibrationChunks = 8;
+
+// n_asked chunks dealt in turn from the texts, each from its start, so that shares differ by one at
+// most; -1: kDefaultCalibrationChunks, or as many as all texts can give equal shares of. Throws
+// Error(kInvalidArgument) naming the text that has too few.
+std::vector<ChunkRef> deal_chunks(std::span<const ChunkedText> texts, int n_asked);
+
+struct CalibrationOptions {
+  int n_chunks = -1;
+  int n_threads = 1;
+  ProgressFn progress = {};
+};
+
+// Runs the texts through the model with a dense cache, one chunk a graph, and makes a profile of
+// what attention sees. texts must have the same n_ctx; sources: what the profile says of each text.
+// Model name, architecture and fingerprint are left to the caller. Gives the same profile for the
+// same input whatever the number of threads.
+Profile calibrate(const Model& model, std::span<const ChunkedText> texts,
+                  const CalibrationOptions& options);
+
+}  // namespace headq
