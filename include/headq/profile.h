@@ -34,13 +34,13 @@ struct Profile {
 
   std::string model_name;         // general.name of the model, for people
   std::string model_arch;         // general.architecture
-  std::string model_fingerprint;  // see model_fingerprint() in headq/model_info.h
+  std::string model_fingerprint;  // ModelInfo::fingerprint of the model
   std::string tool_version;       // of the headq that wrote it
   std::vector<std::string> sources;  // "name size sha256" of each calibration text
   uint64_t n_tokens = 0;             // calibration tokens seen
   int n_ctx = 0;
   int n_basis = 0;  // vectors kept per basis, min(d_k, kMaxSideRank)
-  std::vector<int> layer_ids;      // model layer index of each entry below
+  std::vector<int> layer_ids;      // model layer index of each entry below, ascending
   std::vector<LayerShape> shapes;  // [n_layers]
   std::vector<HeadProfile> heads;  // layer-major: shapes[0].n_head_kv heads, then shapes[1]'s ...
 

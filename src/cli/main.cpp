@@ -63,8 +63,8 @@ int parse_and_run(CLI::App& app, const Arguments& arguments) {
   } catch (const ExitCode& code) {
     return code.value;
   } catch (const Error& error) {
-    return report(error.what(), error.code() == ErrorCode::kInvalidArgument ? kExitUsage
-                                                                            : kExitFailure);
+    return report(error.what(),
+                  error.code() == ErrorCode::kInvalidArgument ? kExitUsage : kExitFailure);
   } catch (const std::exception& error) {
     return report(error.what(), kExitFailure);
   }

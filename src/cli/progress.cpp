@@ -29,8 +29,8 @@ std::string progress_line(const std::string& label, size_t done, size_t total,
   const double share = static_cast<double>(done) / static_cast<double>(total);
   std::string line = fmt::format("{}  {:3.0f} %", label, std::floor(100.0 * share));
   if (done > 0) {
-    const double left = elapsed_seconds * static_cast<double>(total - done) /
-                        static_cast<double>(done);
+    const double left =
+        elapsed_seconds * static_cast<double>(total - done) / static_cast<double>(done);
     line += fmt::format("  {} left", duration(left));
   }
   return line;

@@ -20,8 +20,8 @@ namespace headq {
 namespace {
 
 [[noreturn]] void fail(std::string_view verb, const std::string& path, int error) {
-  throw Error(ErrorCode::kIo, fmt::format("cannot {} {}: {}", verb, path,
-                                          std::generic_category().message(error)));
+  throw Error(ErrorCode::kIo,
+              fmt::format("cannot {} {}: {}", verb, path, std::generic_category().message(error)));
 }
 
 [[noreturn]] void fail_irregular(std::string_view verb, const std::string& path) {
@@ -39,34 +39,30 @@ class Descriptor {
   Descriptor& operator=(const Descriptor&) = delete;
 
   int get() const { return fd_; }
-  // The result of close(), which is where some file systems report a failed write.
-  int close() { return ::close(std::exchange(fd_, -1)); }
 
  private:
   int fd_;
 };
 
-struct OpenFile {
-  Descriptor fd;
-  size_t size;
-};
-
-OpenFile open_for_reading(const std::string& path) {
+// A regular file opened for reading.
+class Input {
+ public:
   // Without O_NONBLOCK, opening a pipe would wait for a writer.
-  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-  if (fd < 0) fail("read", path, errno);
-  struct stat info = {};
-  if (::fstat(fd, &info) != 0) {
-    const int error = errno;
-    ::close(fd);
-    fail("read", path, error);
+  explicit Input(const std::string& path)
+      : fd_(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)) {
+    struct stat info = {};
+    if (fd_.get() < 0 || ::fstat(fd_.get(), &info) != 0) fail("read", path, errno);
+    if (!S_ISREG(info.st_mode)) fail_irregular("read", path);
+    size_ = static_cast<size_t>(info.st_size);
   }
-  if (!S_ISREG(info.st_mode)) {
-    ::close(fd);
-    fail_irregular("read", path);
-  }
-  return {Descriptor(fd), static_cast<size_t>(info.st_size)};
-}
+
+  int fd() const { return fd_.get(); }
+  size_t size() const { return size_; }
+
+ private:
+  Descriptor fd_;
+  size_t size_ = 0;
+};
 
 // Where a write to path lands: path, or what a link there points to.
 std::string resolve_target(const std::string& path) {
@@ -141,11 +137,11 @@ void sync_folder(const std::string& path) {
 }  // namespace
 
 std::vector<uint8_t> read_file(const std::string& path) {
-  const OpenFile file = open_for_reading(path);
-  std::vector<uint8_t> bytes(file.size);
+  const Input file(path);
+  std::vector<uint8_t> bytes(file.size());
   size_t done = 0;
   while (done < bytes.size()) {
-    const ssize_t n = ::read(file.fd.get(), bytes.data() + done, bytes.size() - done);
+    const ssize_t n = ::read(file.fd(), bytes.data() + done, bytes.size() - done);
     if (n < 0 && errno == EINTR) continue;
     if (n < 0) fail("read", path, errno);
     if (n == 0) break;  // the file became shorter meanwhile
@@ -163,12 +159,12 @@ void write_file(const std::string& path, std::span<const uint8_t> bytes) {
 }
 
 MappedFile::MappedFile(const std::string& path) {
-  const OpenFile file = open_for_reading(path);
-  if (file.size == 0) return;  // mmap refuses length 0
-  void* data = ::mmap(nullptr, file.size, PROT_READ, MAP_PRIVATE, file.fd.get(), 0);
+  const Input file(path);
+  if (file.size() == 0) return;  // mmap refuses length 0
+  void* data = ::mmap(nullptr, file.size(), PROT_READ, MAP_PRIVATE, file.fd(), 0);
   if (data == MAP_FAILED) fail("read", path, errno);
   data_ = static_cast<const uint8_t*>(data);
-  size_ = file.size;
+  size_ = file.size();
 }
 
 MappedFile::~MappedFile() {
