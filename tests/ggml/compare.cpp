@@ -12,7 +12,7 @@ namespace {
 constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 
 void require_same_shape(const Logits& a, const Logits& b) {
-  if (a.n_vocab != b.n_vocab || a.data.size() != b.data.size() || a.data.empty()) {
+  if (a.n_vocab != b.n_vocab || a.data.size() != b.data.size() || a.n_rows() == 0) {
     throw std::invalid_argument("logits of unlike shape");
   }
 }

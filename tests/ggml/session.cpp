@@ -52,7 +52,7 @@ class ScratchDir {
 };
 
 llama_context* open_context(const Model& model, const SessionConfig& config) {
-  if (model.backend() == Backend::kHeadq) {
+  if (model.backend() == Backend::kHeadq && config.configure) {
     const headq_options options = {.kv = config.kv.c_str(),
                                    .kv_layer = config.kv_layer.c_str(),
                                    .profile = config.profile.c_str(),
@@ -159,6 +159,7 @@ Logits Logits::rows(int begin, int end) const {
 }
 
 void Logits::append(const Logits& other) {
+  if (other.data.empty()) return;
   n_vocab = other.n_vocab;
   data.insert(data.end(), other.data.begin(), other.data.end());
 }
@@ -179,7 +180,11 @@ std::unique_ptr<Session> Session::try_open(const Model& model, const SessionConf
   return std::unique_ptr<Session>(new Session(context, model));
 }
 
-Logits Session::decode(std::span<const Row> rows) {
+Logits Session::decode(std::span<const Row> rows, int first_output) {
+  if (rows.size() > llama_n_batch(context_.get())) {  // llama.cpp would abort
+    throw std::invalid_argument(fmt::format("{} rows in a batch of {}", rows.size(),
+                                            llama_n_batch(context_.get())));
+  }
   llama_batch batch = llama_batch_init(static_cast<int>(rows.size()), 0, 1);
   for (const Row& row : rows) {
     const int i = batch.n_tokens++;
@@ -187,7 +192,7 @@ Logits Session::decode(std::span<const Row> rows) {
     batch.pos[i] = row.pos;
     batch.n_seq_id[i] = 1;
     batch.seq_id[i][0] = row.seq;
-    batch.logits[i] = 1;
+    batch.logits[i] = i >= first_output;
   }
   const int status = llama_decode(context_.get(), batch);
   llama_batch_free(batch);
@@ -195,11 +200,15 @@ Logits Session::decode(std::span<const Row> rows) {
     throw std::runtime_error(fmt::format("llama_decode returned {}: {}", status, take_log()));
   }
   Logits out{n_vocab_, {}};
-  for (int i = 0; i < static_cast<int>(rows.size()); ++i) {
+  for (int i = first_output; i < static_cast<int>(rows.size()); ++i) {
     const float* logits = llama_get_logits_ith(context_.get(), i);
     out.data.insert(out.data.end(), logits, logits + n_vocab_);
   }
   return out;
+}
+
+Logits Session::feed(std::span<const int32_t> tokens, int pos0, int seq) {
+  return decode(make_rows(tokens, pos0, seq), static_cast<int>(tokens.size()) - 1);
 }
 
 Logits Session::decode_one_by_one(std::span<const int32_t> tokens, int pos0, int seq) {

@@ -70,7 +70,9 @@ class Model {
 };
 
 struct SessionConfig {
-  std::string kv = "dense/dense";  // plugin only, like the next four
+  // Plugin only, like the next five: set the policy first, or take what was set last.
+  bool configure = true;
+  std::string kv = "dense/dense";
   std::string kv_layer = "";
   std::string profile = "";
   int window = 32;
@@ -124,10 +126,12 @@ class Session {
   llama_memory_t memory() const { return llama_get_memory(context_.get()); }
 
   // One llama_decode call; logits of every row. Throws std::runtime_error when it fails.
-  Logits decode(std::span<const Row> rows);
+  Logits decode(std::span<const Row> rows) { return decode(rows, 0); }
   Logits decode(std::span<const int32_t> tokens, int pos0 = 0, int seq = 0) {
     return decode(make_rows(tokens, pos0, seq));
   }
+  // The same, but logits of the last row only.
+  Logits feed(std::span<const int32_t> tokens, int pos0 = 0, int seq = 0);
   // One llama_decode call per token.
   Logits decode_one_by_one(std::span<const int32_t> tokens, int pos0 = 0, int seq = 0);
 
@@ -144,6 +148,7 @@ class Session {
     void operator()(llama_context* c) const { llama_free(c); }
   };
   Session(llama_context* context, const Model& model);
+  Logits decode(std::span<const Row> rows, int first_output);
   int n_vocab_;
   uint32_t configuration_ = 0;
   std::unique_ptr<llama_context, Free> context_;

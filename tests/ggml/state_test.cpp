@@ -1,0 +1,153 @@
+// Saving and restoring: whole contexts, single sequences, files, and the CPU backend's format.
+#include <gtest/gtest.h>
+
+#include <filesystem>
+
+#include "ggml/compare.h"
+#include "ggml/families.h"
+#include "ggml/session.h"
+
+namespace headq::testing {
+namespace {
+
+constexpr int kPrompt = 230;  // three full blocks and an open one
+
+const std::vector<int32_t>& prompt() {
+  static const std::vector<int32_t> tokens = tiny_tokens(kPrompt, 1);
+  return tokens;
+}
+const std::vector<int32_t>& next() {
+  static const std::vector<int32_t> tokens = tiny_tokens(40, 2);
+  return tokens;
+}
+
+using StateFamily = EachFamily;
+HEADQ_FOR_EACH_FAMILY(StateFamily);
+
+TEST_P(StateFamily, RestoredSequenceContinuesLikeTheSavedOne) {
+  const Model model({.family = GetParam()}, Backend::kHeadq);
+  for (const char* kv : {"dense", "kivi2", "kivi4", "kivi8"}) {
+    SCOPED_TRACE(kv);
+    Session saved(model, {.kv = kv});
+    saved.decode(prompt());
+    Session restored(model, {.kv = kv});
+    ASSERT_TRUE(restored.load_seq(saved.save_seq(0), 0));
+    EXPECT_LE(relative_error(saved.decode(next(), kPrompt), restored.decode(next(), kPrompt)), 1e-4);
+  }
+}
+
+TEST_P(StateFamily, RestoredContextContinuesLikeTheSavedOne) {
+  const Model model({.family = GetParam()}, Backend::kHeadq);
+  for (const char* kv : {"dense", "kivi2+hq4x4@random/token4h"}) {
+    SCOPED_TRACE(kv);
+    Session saved(model, {.kv = kv});
+    saved.decode(prompt());
+    Session restored(model, {.kv = kv});
+    ASSERT_TRUE(restored.load_all(saved.save_all()));
+    EXPECT_LE(relative_error(saved.decode(next(), kPrompt), restored.decode(next(), kPrompt)), 1e-4);
+  }
+}
+
+TEST_P(StateFamily, SecondSaveHasTheSameBytes) {
+  const Model model({.family = GetParam()}, Backend::kHeadq);
+  for (const char* kv : {"dense", "kivi2", "kivi4", "kivi8", "token2", "token4h",
+                         "kivi2+hq4x4@random"}) {
+    SCOPED_TRACE(kv);
+    Session saved(model, {.kv = kv});
+    saved.decode(prompt());
+    const std::vector<uint8_t> bytes = saved.save_seq(0);
+    Session restored(model, {.kv = kv});
+    ASSERT_TRUE(restored.load_seq(bytes, 0));
+    EXPECT_EQ(bytes, restored.save_seq(0));
+  }
+}
+
+TEST_P(StateFamily, CpuStateLoadsIntoThePluginAndBack) {
+  const TinyModelConfig config{.family = GetParam()};
+  const Model cpu(config, Backend::kCpu);
+  const Model model(config, Backend::kHeadq);
+  Session source(cpu, {});
+  source.decode(prompt());
+  const std::vector<uint8_t> bytes = source.save_seq(0);
+  Session plugin(model, {});
+  ASSERT_TRUE(plugin.load_seq(bytes, 0));
+  EXPECT_EQ(bytes, plugin.save_seq(0));
+  Session back(cpu, {});
+  ASSERT_TRUE(back.load_seq(plugin.save_seq(0), 0));
+  const Logits expected = source.decode(next(), kPrompt);
+  EXPECT_TRUE(identical(expected, back.decode(next(), kPrompt)));
+  EXPECT_LE(relative_error(expected, plugin.decode(next(), kPrompt)), 3e-3);
+}
+
+class State : public ::testing::Test {
+ protected:
+  State() : model_({.family = TinyFamily::kLlama}, Backend::kHeadq) {}
+  Model model_;
+};
+
+TEST_F(State, CpuStateLoadsIntoAPackedCache) {
+  const Model cpu({.family = TinyFamily::kLlama}, Backend::kCpu);
+  Session source(cpu, {});
+  source.decode(prompt());
+  Session packed(model_, {.kv = "kivi8"});
+  ASSERT_TRUE(packed.load_seq(source.save_seq(0), 0));
+  EXPECT_LE(mean_kld(source.decode(next(), kPrompt), packed.decode(next(), kPrompt)), 1e-4);
+}
+
+TEST_F(State, SavedPackedRowsAreTheDecodedOnes) {
+  // A state of kivi2 in a dense cache answers like kivi2, not like the rows that were coded.
+  Session packed(model_, {.kv = "kivi2"});
+  packed.decode(prompt());
+  Session dense(model_, {});
+  ASSERT_TRUE(dense.load_seq(packed.save_seq(0), 0));
+  Session uncoded(model_, {});
+  uncoded.decode(prompt());
+  const Logits coded = packed.decode(next(), kPrompt);
+  const double near = mean_kld(coded, dense.decode(next(), kPrompt));
+  const double far = mean_kld(coded, uncoded.decode(next(), kPrompt));
+  EXPECT_LT(near, 0.3 * far);
+}
+
+TEST_F(State, FilesHoldTheState) {
+  const std::string path = scratch_dir() + "/state.bin";
+  for (const char* kv : {"dense", "kivi2"}) {
+    SCOPED_TRACE(kv);
+    Session saved(model_, {.kv = kv});
+    saved.decode(prompt());
+    ASSERT_TRUE(llama_state_save_file(saved.raw(), path.c_str(), prompt().data(), kPrompt));
+    Session restored(model_, {.kv = kv});
+    std::vector<llama_token> tokens(kPrompt + 1);
+    size_t n_tokens = 0;
+    ASSERT_TRUE(llama_state_load_file(restored.raw(), path.c_str(), tokens.data(), tokens.size(),
+                                      &n_tokens));
+    EXPECT_EQ(n_tokens, static_cast<size_t>(kPrompt));
+    EXPECT_LE(relative_error(saved.decode(next(), kPrompt), restored.decode(next(), kPrompt)), 1e-4);
+  }
+}
+
+TEST_F(State, SequenceMovesToAnotherStream) {
+  for (const bool unified : {true, false}) {
+    for (const char* kv : {"dense", "kivi8"}) {
+      SCOPED_TRACE(std::string(kv) + (unified ? " unified" : " streams"));
+      const SessionConfig config{.kv = kv, .n_ctx = 1024, .n_seq_max = 2, .unified = unified};
+      Session session(model_, config);
+      session.decode(tiny_tokens(77, 5), 0, 1);
+      session.decode(prompt(), 0, 0);
+      ASSERT_TRUE(session.load_seq(session.save_seq(0), 1));
+      const Logits expected = session.decode(next(), kPrompt, 0);
+      EXPECT_LE(mean_kld(expected, session.decode(next(), kPrompt, 1)), 1e-4);
+    }
+  }
+}
+
+TEST_F(State, TruncatedStateIsRefused) {
+  Session saved(model_, {.kv = "kivi2"});
+  saved.decode(prompt());
+  std::vector<uint8_t> bytes = saved.save_seq(0);
+  bytes.resize(bytes.size() / 2);
+  Session restored(model_, {.kv = "kivi2"});
+  EXPECT_FALSE(restored.load_seq(bytes, 0));
+}
+
+}  // namespace
+}  // namespace headq::testing
