@@ -1,7 +1,5 @@
 // The profile file, version 1. docs/format.md specifies it; both change together.
 
-#include "headq/profile.h"
-
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -12,6 +10,7 @@
 #include <numeric>
 #include <string_view>
 
+#include "codec/profile_file.h"
 #include "core/file.h"
 #include "core/gguf.h"
 #include "core/sha256.h"
@@ -177,8 +176,8 @@ std::string checksum_of(std::span<const uint8_t> file, size_t at) {
 // Reads the pairs and tensors of a profile; everything missing or odd is kCorrupt.
 class ProfileReader {
  public:
-  ProfileReader(std::span<const uint8_t> bytes, const std::string& path)
-      : path_(path), bytes_(bytes), file_(GgufFile::parse(bytes, path)) {}
+  ProfileReader(std::span<const uint8_t> bytes, const std::string& name)
+      : name_(name), bytes_(bytes), file_(GgufFile::parse(bytes, name)) {}
 
   Profile run() {
     const GgufValue* type = file_.find("general.type");
@@ -194,7 +193,7 @@ class ProfileReader {
 
  private:
   [[noreturn]] void fail(std::string_view why) const {
-    throw Error(ErrorCode::kCorrupt, fmt::format("{}: {}", path_, why));
+    throw Error(ErrorCode::kCorrupt, fmt::format("{}: {}", name_, why));
   }
 
   void check_integrity() const {
@@ -213,7 +212,7 @@ class ProfileReader {
     const int64_t version = get_int("headq.version", GgufType::kU32);
     if (version > Profile::kVersion) {
       throw Error(ErrorCode::kUnsupported,
-                  fmt::format("{}: profile version {}, this headq reads {}", path_, version,
+                  fmt::format("{}: profile version {}, this headq reads {}", name_, version,
                               Profile::kVersion));
     }
     if (version != Profile::kVersion) fail(fmt::format("version {} never existed", version));
@@ -310,7 +309,7 @@ class ProfileReader {
     return {numbers->begin(), numbers->end()};
   }
 
-  const std::string& path_;
+  const std::string& name_;
   std::span<const uint8_t> bytes_;
   GgufFile file_;
   Profile profile_;
@@ -364,35 +363,42 @@ uint64_t Profile::payload_bytes() const {
   return n;
 }
 
-Profile Profile::load(const std::string& path) {
-  const MappedFile file(path);
-  return ProfileReader(file.bytes(), path).run();
-}
-
-void Profile::save(const std::string& path) const {
-  if (const std::string why = why_invalid(*this); !why.empty()) {
-    throw Error(ErrorCode::kInvalidArgument, fmt::format("profile for {}: {}", path, why));
+std::vector<uint8_t> serialize_profile(const Profile& p) {
+  if (const std::string why = why_invalid(p); !why.empty()) {
+    throw Error(ErrorCode::kInvalidArgument, fmt::format("profile of '{}': {}", p.model_name, why));
   }
   GgufWriter out;
-  write_pairs(*this, out);
+  write_pairs(p, out);
   // The writer reads the tensors when it finishes, so they stay alive until then.
   std::vector<std::vector<float>> tensors;
-  for (size_t entry = 0; entry < shapes.size(); ++entry) {
+  for (size_t entry = 0; entry < p.shapes.size(); ++entry) {
     for (const Field& field : kFields) {
       std::vector<float>& data = tensors.emplace_back();
-      for (const HeadProfile& head : layer_heads(static_cast<int>(entry))) {
+      for (const HeadProfile& head : p.layer_heads(static_cast<int>(entry))) {
         const std::vector<float>& values = head.*field.member;
         data.insert(data.end(), values.begin(), values.end());
       }
-      out.add_f32(tensor_name(layer_ids[entry], field), tensor_sizes(field, shapes[entry], n_basis),
-                  data);
+      out.add_f32(tensor_name(p.layer_ids[entry], field),
+                  tensor_sizes(field, p.shapes[entry], p.n_basis), data);
     }
   }
   std::vector<uint8_t> bytes = out.finish();
-  const size_t at = checksum_offset(bytes, *GgufFile::parse(bytes, path).find("headq.checksum"));
+  const GgufFile file = GgufFile::parse(bytes, p.model_name);
+  const size_t at = checksum_offset(bytes, *file.find("headq.checksum"));
   const std::string checksum = checksum_of(bytes, at);
   std::copy(checksum.begin(), checksum.end(), bytes.begin() + static_cast<ptrdiff_t>(at));
-  write_file(path, bytes);
+  return bytes;
 }
+
+Profile parse_profile(std::span<const uint8_t> bytes, const std::string& name) {
+  return ProfileReader(bytes, name).run();
+}
+
+Profile Profile::load(const std::string& path) {
+  const MappedFile file(path);
+  return parse_profile(file.bytes(), path);
+}
+
+void Profile::save(const std::string& path) const { write_file(path, serialize_profile(*this)); }
 
 }  // namespace headq

@@ -128,9 +128,9 @@ class TemporaryFile {
 
 // Makes a rename in the folder of path survive a power cut, where the file system can.
 void sync_folder(const std::string& path) {
-  std::string folder = std::filesystem::path(path).parent_path().string();
-  if (folder.empty()) folder = ".";
-  const Descriptor fd(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  const auto folder = std::filesystem::path(path).parent_path();
+  const char* name = folder.empty() ? "." : folder.c_str();
+  const Descriptor fd(::open(name, O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (fd.get() >= 0) ::fsync(fd.get());
 }
 

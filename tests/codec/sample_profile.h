@@ -1,0 +1,81 @@
+#pragma once
+
+#include <cmath>
+#include <string>
+#include <vector>
+
+#include "headq/model_info.h"
+#include "headq/profile.h"
+
+namespace headq::testing {
+
+// Row i of an orthonormal basis of n <= d / 2 rows: two equal elements at 2i and 2i + 1.
+inline std::vector<float> pair_basis(int n, int d) {
+  std::vector<float> out(static_cast<size_t>(n * d), 0.0f);
+  for (int i = 0; i < n; ++i) {
+    out[static_cast<size_t>(i * d + 2 * i)] = static_cast<float>(std::sqrt(0.5));
+    out[static_cast<size_t>(i * d + 2 * i + 1)] = static_cast<float>(std::sqrt(0.5));
+  }
+  return out;
+}
+
+// scale, scale / 2, scale / 4, ...
+inline std::vector<float> halves(int n, float scale) {
+  std::vector<float> out;
+  for (int i = 0; i < n; ++i, scale *= 0.5f) out.push_back(scale);
+  return out;
+}
+
+inline HeadProfile sample_head(const LayerShape& shape, int n_basis, float scale) {
+  HeadProfile head;
+  head.query_basis = pair_basis(n_basis, shape.d_k);
+  head.query_spectrum = halves(shape.d_k, scale);
+  head.key_basis = pair_basis(n_basis, shape.d_k);
+  head.key_spectrum = halves(shape.d_k, 3.0f * scale);
+  head.key_mean.assign(static_cast<size_t>(shape.d_k), -0.25f * scale);
+  head.query_energy = halves(shape.d_k, 5.0f * scale);
+  head.key_variance = halves(shape.d_k, 7.0f * scale);
+  head.value_variance = halves(shape.d_v, 9.0f * scale);
+  return head;
+}
+
+// Two layers of unlike shape, three heads, every number different from head to head.
+inline Profile sample_profile() {
+  Profile p;
+  p.model_name = "Sample 1M";
+  p.model_arch = "llama";
+  p.model_fingerprint = std::string(60, 'a') + "0123";
+  p.tool_version = "0.1.0";
+  p.sources = {"first.txt 1000 " + std::string(64, '1'), "second.txt 2000 " + std::string(64, '2')};
+  p.n_tokens = 4096;
+  p.n_ctx = 512;
+  p.n_basis = 4;
+  p.layer_ids = {0, 2};
+  p.shapes = {{.n_head_kv = 2, .d_k = 16, .d_v = 32}, {.n_head_kv = 1, .d_k = 24, .d_v = 16}};
+  p.heads = {sample_head(p.shapes[0], p.n_basis, 1.0f), sample_head(p.shapes[0], p.n_basis, 2.0f),
+             sample_head(p.shapes[1], p.n_basis, 4.0f)};
+  return p;
+}
+
+// A profile that belongs to a model, with made-up contents.
+inline Profile profile_for(const ModelInfo& model) {
+  Profile p = sample_profile();
+  p.model_name = model.name;
+  p.model_arch = model.arch;
+  p.model_fingerprint = model.fingerprint;
+  p.layer_ids.clear();
+  p.shapes.clear();
+  p.heads.clear();
+  for (int il = 0; il < model.n_layer; ++il) {
+    const LayerShape& shape = model.layers[static_cast<size_t>(il)];
+    if (shape.n_head_kv == 0) continue;
+    p.layer_ids.push_back(il);
+    p.shapes.push_back(shape);
+    for (int h = 0; h < shape.n_head_kv; ++h) {
+      p.heads.push_back(sample_head(shape, p.n_basis, static_cast<float>(1 + h)));
+    }
+  }
+  return p;
+}
+
+}  // namespace headq::testing
