@@ -53,6 +53,14 @@ temporary_dir() {
   trap "rm -rf '$1'" EXIT
 }
 
+# need_space MIB WHAT: stops when the cache folder's disk has less than MIB free for WHAT. Checked
+# before the work, since on a full disk not even the log says what went wrong.
+need_space() {
+  local free
+  free=$(($(df --output=avail --block-size=1M "$cache" | tail -n 1)))
+  ((free >= $1)) || die "$2 needs $1 MiB in $cache, $free MiB are free"
+}
+
 # fail_with_log LOG MESSAGE: shows the last lines of LOG and stops.
 fail_with_log() {
   tail -n 20 "$1" >&2
