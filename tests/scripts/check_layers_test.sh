@@ -41,11 +41,12 @@ planted docs/development.md 'see /ro''ot/models' 'a path of one machine'
 planted scripts/planted 'cd /wo''rk/main' 'a path of one machine'
 
 # A weak symbol, as an inline function leaves one where it is not inlined.
-build=$scratch/objects
-mkdir "$build"
+build=$scratch/build
+objects=$build/src/attention/CMakeFiles/headq_attention.dir
+mkdir -p "$objects"
 expect_exit 1 "$copy/scripts/check-layers" "$build"
 expect_output 'holds no object of a kernel file'
-compile() { c++ -O0 -c -x c++ - -o "$build/kernels_avx2.cpp.o"; }
+compile() { c++ -O0 -c -x c++ - -o "$objects/kernels_avx2.cpp.o"; }
 compile <<<'static int f() { return 1; } int g() { return f(); }'
 expect_exit 0 "$copy/scripts/check-layers" "$build"
 compile <<<'inline int f() { return 1; } int g() { return f(); }'
