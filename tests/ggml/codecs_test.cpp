@@ -42,7 +42,7 @@ TEST_P(CodecFamily, DamageFallsWithBits) {
   EXPECT_LT(kivi8, 0.1 * kivi4);
   EXPECT_LT(kivi4, 0.3 * kivi2);
   EXPECT_LT(kivi8, 1e-4);
-  EXPECT_GT(kivi2, 1e-2);
+  EXPECT_GT(kivi2, 3e-3);
 }
 
 TEST_P(CodecFamily, EveryCodecStaysFiniteAndDoesDamage) {
@@ -91,6 +91,10 @@ TEST(Codecs, LayerOverrideAppliesToItsLayerAlone) {
   EXPECT_TRUE(identical(damage.dense(), damage.logits({.kv = "kivi2", .kv_layer = "0:dense,1:dense"})));
 }
 
+// Matrix products of other row counts round otherwise, and a value on the edge of two codes may then
+// take the other one. So packed caches agree less tightly than dense ones.
+double batch_tolerance(const std::string& kv) { return kv == "dense" ? 1e-4 : 2e-3; }
+
 using BatchFamily = EachFamily;
 HEADQ_FOR_EACH_FAMILY(BatchFamily);
 
@@ -102,8 +106,8 @@ TEST_P(BatchFamily, MicrobatchSizeDoesNotMatter) {
     const Logits whole = run(model, {.kv = kv, .n_ubatch = 512}, tokens, kTokens);
     const Logits halves = run(model, {.kv = kv, .n_ubatch = 64}, tokens, kTokens);
     const Logits odd = run(model, {.kv = kv, .n_ubatch = 37}, tokens, kTokens);
-    EXPECT_LE(relative_error(whole, halves), 1e-4);
-    EXPECT_LE(relative_error(whole, odd), 1e-4);
+    EXPECT_LE(relative_error(whole, halves), batch_tolerance(kv));
+    EXPECT_LE(relative_error(whole, odd), batch_tolerance(kv));
   }
 }
 
@@ -114,7 +118,7 @@ TEST_P(BatchFamily, DecodingEqualsPrompting) {
     SCOPED_TRACE(kv);
     const Logits prompted = run(model, {.kv = kv}, tokens, 200);
     const Logits decoded = run(model, {.kv = kv}, tokens, 1);
-    EXPECT_LE(relative_error(prompted, decoded), 1e-4);
+    EXPECT_LE(relative_error(prompted, decoded), batch_tolerance(kv));
   }
 }
 

@@ -15,7 +15,7 @@ namespace {
 
 constexpr int kPrompt = 299;  // no multiple of 64
 constexpr int kDecoded = 12;
-constexpr double kNear = 1.5e-3;  // of the logits' RMS
+constexpr double kNear = 1e-3;  // of the logits' RMS
 
 const SessionConfig kExact = {.type_kv = GGML_TYPE_F32, .flash_attn = false};
 

@@ -5,10 +5,21 @@
 #include <gtest/gtest.h>
 
 #include <string>
+#include <vector>
 
 #include "models/tiny_models.h"
 
 namespace headq::testing {
+
+// Families the plugin serves. Gemma 4 is left out: its last layers own no cache, and llama.cpp's
+// scheduler gives their attention to the CPU backend.
+inline std::vector<TinyFamily> served_families() {
+  std::vector<TinyFamily> out;
+  for (TinyFamily family : all_tiny_families()) {
+    if (family != TinyFamily::kGemma4) out.push_back(family);
+  }
+  return out;
+}
 
 class EachFamily : public ::testing::TestWithParam<TinyFamily> {};
 
@@ -18,8 +29,8 @@ inline std::string family_test_name(const ::testing::TestParamInfo<TinyFamily>& 
 
 }  // namespace headq::testing
 
-// Runs the suite, an alias of EachFamily, once per family.
-#define HEADQ_FOR_EACH_FAMILY(suite)                                                      \
-  INSTANTIATE_TEST_SUITE_P(Families, suite,                                               \
-                           ::testing::ValuesIn(::headq::testing::all_tiny_families()),    \
+// Runs the suite, an alias of EachFamily, once per served family.
+#define HEADQ_FOR_EACH_FAMILY(suite)                                                \
+  INSTANTIATE_TEST_SUITE_P(Families, suite,                                         \
+                           ::testing::ValuesIn(::headq::testing::served_families()), \
                            ::headq::testing::family_test_name)

@@ -10,7 +10,10 @@
 namespace headq::testing {
 namespace {
 
-constexpr double kRounding = 1e-4;  // of the logits' RMS: other row counts round otherwise
+// Of the logits' RMS. Matrix products of other row counts round otherwise, and a value on the edge
+// of two codes may then take the other one.
+constexpr double kRounding = 1e-4;
+double rounding(const std::string& kv) { return kv == "dense" ? kRounding : 20 * kRounding; }
 // Cells that share a block share key scales. Where a law compares caches whose blocks hold other
 // neighbours, the finest codec must still be this near (KLD).
 constexpr double kNearKld = 1e-4;
@@ -49,7 +52,7 @@ TEST_P(SequenceFamily, CopyInOneStreamContinuesLikeTheOriginal) {
     session.decode(shared, 0, 0);
     llama_memory_seq_cp(session.memory(), 0, 1, -1, -1);
     const Logits expected = run(model, {.kv = kv}, concat(shared, next), 180);
-    EXPECT_LE(relative_error(tail(expected, 30), session.decode(next, 150, 1)), kRounding);
+    EXPECT_LE(relative_error(tail(expected, 30), session.decode(next, 150, 1)), rounding(kv));
   }
 }
 
@@ -64,7 +67,7 @@ TEST_P(SequenceFamily, CopyAcrossStreamsContinuesLikeTheOriginal) {
     llama_memory_seq_cp(session.memory(), 0, 1, -1, -1);
     const Logits copied = session.decode(next, 150, 1);
     const Logits original = session.decode(next, 150, 0);
-    EXPECT_LE(relative_error(original, copied), kRounding);
+    EXPECT_LE(relative_error(original, copied), rounding(kv));
   }
 }
 
@@ -90,7 +93,7 @@ TEST_P(SequenceFamily, InterleavedStreamsEqualLoneSequences) {
       for (size_t r = 0; r < rows.size(); ++r) {
         if (rows[r].seq == seq) own.append(mixed.rows(static_cast<int>(r), static_cast<int>(r) + 1));
       }
-      EXPECT_LE(relative_error(run(model, {.kv = kv}, texts[seq], n), own), kRounding);
+      EXPECT_LE(relative_error(run(model, {.kv = kv}, texts[seq], n), own), rounding(kv));
     }
   }
 }
@@ -143,7 +146,7 @@ TEST_F(Sequences, RemovedTailOfAnOpenBlockLeavesNoTraceInPackedRows) {
   session.decode(concat(kept, tiny_tokens(25, 2)));  // blocks 0 and 1 full, block 2 open
   ASSERT_TRUE(llama_memory_seq_rm(session.memory(), 0, 132, -1));
   const Logits expected = run(model_, config, concat(kept, next), 222);
-  EXPECT_LE(relative_error(tail(expected, 90), session.decode(next, 132)), kRounding);
+  EXPECT_LE(relative_error(tail(expected, 90), session.decode(next, 132)), rounding(config.kv));
 }
 
 TEST_F(Sequences, KeepFreesTheCellsOfTheOthers) {
@@ -187,9 +190,10 @@ Logits refill_gap(const Model& model, SessionConfig config, int begin, int end) 
   Session session(model, config);
   session.decode(tiny_tokens(250, 1));
   EXPECT_TRUE(llama_memory_seq_rm(session.memory(), 0, begin, end));
+  const int pos = end == 250 ? begin : 250;  // positions of a sequence have no gap at their end
   const std::vector<int32_t> next = tiny_tokens(60, 2);
-  Logits out = session.decode(std::span(next).first(40), 250);
-  out.append(session.decode_one_by_one(std::span(next).subspan(40), 290));
+  Logits out = session.decode(std::span(next).first(40), pos);
+  out.append(session.decode_one_by_one(std::span(next).subspan(40), pos + 40));
   return out;
 }
 
