@@ -36,7 +36,7 @@ class DensePool {
   size_t bytes() const { return in_use_ + idle_; }  // idle chunks are held too
 
  private:
-  static constexpr size_t kMaxIdleChunks = 32;  // of one size
+  static constexpr size_t kMaxIdleChunks = 4;  // of one size
 
   std::map<size_t, std::vector<Chunk>> free_;
   size_t in_use_ = 0;

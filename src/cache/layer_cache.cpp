@@ -86,9 +86,7 @@ void LayerCache::stamp_cell(int64_t cell) {
   if (std::find(open_.rbegin(), open_.rend(), block) == open_.rend()) open_.push_back(block);
 }
 
-void LayerCache::write_keys(std::span<const int64_t> cells, const float* rows, size_t row_stride,
-                            int n_threads) {
-  close_reads(n_threads);
+void LayerCache::write_keys(std::span<const int64_t> cells, const float* rows, size_t row_stride) {
   written_.clear();
   for (size_t i = 0; i < cells.size(); ++i) {
     stamp_cell(cells[i]);
@@ -105,27 +103,12 @@ void LayerCache::write_values(std::span<const int64_t> cells, const float* rows,
   }
 }
 
-// Ends the graph before the one that begins: now nothing needs its dense rows any more.
-void LayerCache::close_reads(int n_threads) {
-  if (reads_ == 0) return;
-  read_once_ = reads_ == 1;
-  reads_ = 0;
-  if (read_once_) return finish_read();
-  pack_ready(0, n_threads);
-  drop_ready(0);
-}
-
 void LayerCache::prepare(std::span<const uint8_t> is_sink, int n_threads) {
   for (size_t i = 0; i < is_sink.size(); ++i) {
     if (is_sink[i] == 0) continue;
     meta_[block_of(written_[i].cell)].sinks |= uint64_t{1} << slot_of(written_[i].cell);
   }
-  ++reads_;
   pack_ready(0, n_threads);
-}
-
-void LayerCache::finish_read() {
-  if (read_once_ && reads_ <= 1) drop_ready(0);
 }
 
 void LayerCache::collect_pack_tasks(SideStore& side, size_t block, std::vector<PackTask>& tasks) {
@@ -180,7 +163,6 @@ void LayerCache::get(const SideStore& side, int64_t cell, size_t n, Half* rows) 
 }
 
 void LayerCache::set_keys(int64_t cell, size_t n, const Half* rows, int n_threads) {
-  close_reads(n_threads);
   written_.clear();
   for (size_t i = 0; i < n; ++i) {
     const int64_t at = cell + static_cast<int64_t>(i);
@@ -232,7 +214,6 @@ void LayerCache::clear() {
   std::fill(next_stamp_.begin(), next_stamp_.end(), 1);
   open_.clear();
   written_.clear();
-  reads_ = 0;
 }
 
 void LayerCache::copy_keys(const LayerCache& from, int from_stream, int to_stream) {

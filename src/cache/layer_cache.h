@@ -27,9 +27,9 @@ struct CacheBytes {
 // query with own stamp T iff all its cells hold rows and each is at least `window` stamps older than
 // T; otherwise its rows are read dense where there are dense rows. Sink cells are always dense.
 //
-// One graph writes a layer once (write_keys, write_values), then reads it one or more times: each
-// read is prepare(), attention, finish_read(). Not thread-safe; the attention op between the two
-// may read from many threads.
+// One graph writes a layer once (write_keys, write_values), then reads it once: prepare(),
+// attention, finish_read(). Not thread-safe; the attention op between the two may read from many
+// threads.
 class LayerCache {
  public:
   // profile may be null. Throws Error from the codecs' limits or when profile and shape disagree.
@@ -47,7 +47,7 @@ class LayerCache {
 
   // Rows [n][n_head_kv * head_dim], row i at rows + i * row_stride floats, to cell cells[i]
   // (stream * n_cells + cell). write_keys begins a new graph for this layer.
-  void write_keys(std::span<const int64_t> cells, const float* rows, size_t row_stride, int n_threads);
+  void write_keys(std::span<const int64_t> cells, const float* rows, size_t row_stride);
   void write_values(std::span<const int64_t> cells, const float* rows, size_t row_stride);
 
   // The rows of this graph: row i of stream s is at index begin(s) + i; empty after clear().
@@ -58,11 +58,10 @@ class LayerCache {
   std::span<const WrittenRow> written() const { return written_; }
 
   // Marks the cells of written rows whose flag is set as sinks, and codes every block that the
-  // newest written row of its stream reads packed.
+  // newest written row of its stream reads packed. Dense rows stay for the older rows of the graph.
   void prepare(std::span<const uint8_t> is_sink, int n_threads);
-  // Frees what the read left behind. Rows that every later query reads packed go at once, unless
-  // the layer turns out to be read more than once in a graph (layers that share a cache).
-  void finish_read();
+  // Frees the dense rows that every later query reads packed.
+  void finish_read() { drop_ready(0); }
 
   // What a query with own stamp T reads packed of a block, as bits of its cells.
   bool reads_packed(size_t block, uint64_t own_stamp) const {
@@ -116,9 +115,8 @@ class LayerCache {
   }
   void collect_pack_tasks(SideStore& side, size_t block, std::vector<PackTask>& tasks);
   void run_pack_tasks(std::vector<PackTask>& tasks, int n_threads);
-  void pack_ready(uint64_t horizon, int n_threads);
-  void drop_ready(uint64_t horizon);
-  void close_reads(int n_threads);
+  void pack_ready(uint64_t ahead, int n_threads);
+  void drop_ready(uint64_t ahead);
   void get(const SideStore& side, int64_t cell, size_t n, Half* rows) const;
 
   int layer_;
@@ -134,8 +132,6 @@ class LayerCache {
   std::vector<uint64_t> next_stamp_;  // by stream; the first row's stamp is 1
   std::vector<size_t> open_;          // blocks with rows that may yet be packed
   std::vector<WrittenRow> written_;
-  int reads_ = 0;              // of the current graph
-  bool read_once_ = false;     // the graph before this one read the layer exactly once
 };
 
 }  // namespace headq

@@ -154,7 +154,7 @@ ggml_status GraphRunner::compute(const ggml_cgraph* graph) {
 void GraphRunner::run(const ggml_tensor* op) {
   if (is_view_op(op) || ggml_is_empty(op)) return;
   check_cache_op(op);
-  KvBuffer::of(op->op == GGML_OP_FLASH_ATTN_EXT ? op->src[1] : op)->set_n_threads(n_threads_);
+  KvBuffer::of(op->op == GGML_OP_FLASH_ATTN_EXT ? op->src[1] : op)->begin_op(n_threads_);
   if (op->op == GGML_OP_SET_ROWS) set_rows(op);
   if (op->op == GGML_OP_FLASH_ATTN_EXT) attend(op);
   if (op->op == GGML_OP_ROPE) rope(op);
@@ -175,7 +175,7 @@ void GraphRunner::set_rows(const ggml_tensor* op) {
   const float* data = static_cast<const float*>(rows->data);
   const size_t stride = rows->nb[1] / sizeof(float);
   if (root.side == KvBuffer::Side::kKeys) {
-    cache.write_keys(list, data, stride, n_threads_);
+    cache.write_keys(list, data, stride);
   } else {
     cache.write_values(list, data, stride);
   }

@@ -251,7 +251,21 @@ static size_t head_bytes(const KvBuffer::Rows& rows, const ggml_tensor* tensor, 
   return begin % rows.root->row_bytes();
 }
 
-void KvBuffer::get(const ggml_tensor* tensor, void* data, size_t offset, size_t size) const {
+void KvBuffer::begin_op(int n_threads) {
+  n_threads_ = n_threads;
+  if (!refusal_.empty()) throw Error(ErrorCode::kUnsupported, refusal_);
+}
+
+// States and sequences are read through plain views. A permuted one means that the scheduler copies
+// the cache to run attention elsewhere, as it does for layers without rows of their own: slow, and
+// blind to what is packed. That read gives NaN, and the buffer serves nothing from then on.
+void KvBuffer::get(const ggml_tensor* tensor, void* data, size_t offset, size_t size) {
+  if (tensor->op == GGML_OP_PERMUTE) {
+    refusal_ = fmt::format("'{}' is read by another device; models whose layers share a KV cache "
+                           "cannot be served", root_tensor(tensor)->name);
+    std::memset(data, 0xff, size);
+    throw Error(ErrorCode::kUnsupported, refusal_);
+  }
   const Rows rows = rows_at(tensor, offset, size);
   if (rows.root == nullptr) {
     std::memcpy(data, static_cast<const char*>(tensor->data) + offset, size);

@@ -68,7 +68,9 @@ class KvBuffer {
   // cannot be served or is not the one known before.
   void set_shape(int layer, const LayerShape& shape);
 
-  void set_n_threads(int n) { n_threads_ = n; }
+  // Before an op: threads for what the buffer does itself. Throws Error when the buffer was read in a
+  // way that cannot be served (see get()).
+  void begin_op(int n_threads);
 
  private:
   KvBuffer(size_t size, std::shared_ptr<const Policy> policy);
@@ -77,7 +79,7 @@ class KvBuffer {
   void get_rows(const Rows& rows, Half* out) const;
   void set_rows(const Rows& rows, const Half* in);
   Rows rows_at(const ggml_tensor* tensor, size_t offset, size_t size) const;
-  void get(const ggml_tensor* tensor, void* data, size_t offset, size_t size) const;
+  void get(const ggml_tensor* tensor, void* data, size_t offset, size_t size);
   void set(const ggml_tensor* tensor, const void* data, size_t offset, size_t size);
   void fill(const ggml_tensor* tensor, uint8_t value, size_t offset, size_t size);
   bool copy(const ggml_tensor* src, const ggml_tensor* dst);
@@ -92,6 +94,7 @@ class KvBuffer {
   DensePool pool_;  // outlives the layers that borrow from it
   std::map<int, std::unique_ptr<LayerCache>> layers_;
   int n_threads_ = 1;
+  std::string refusal_;  // why no further op may run
 };
 
 }  // namespace headq

@@ -1,0 +1,99 @@
+#include "headq/spec.h"
+
+#include <gtest/gtest.h>
+
+#include "core/error_of.h"
+#include "headq/error.h"
+
+namespace headq {
+namespace {
+
+TEST(Spec, ParseAndToStringAreInverse) {
+  for (const char* text :
+       {"dense", "kivi2", "kivi3", "kivi4", "kivi8", "token2", "token4", "token2h", "token4c",
+        "token4hc", "kivi2+hq4x4", "kivi2-hq4x4", "kivi2+hq4x4@key", "kivi2+hq16x4@random",
+        "kivi2-hq1x4@random:7", "token2hc+hq8x4"}) {
+    EXPECT_EQ(CodecSpec::parse(text).to_string(), text);
+  }
+}
+
+TEST(Spec, DefaultsMayBeSpelledOut) {
+  EXPECT_EQ(CodecSpec::parse("kivi2+hq4x4@query"), CodecSpec::parse("kivi2+hq4x4"));
+  EXPECT_EQ(CodecSpec::parse("kivi2+hq4x4@random:1"), CodecSpec::parse("kivi2+hq4x4@random"));
+}
+
+TEST(Spec, OneSpecStandsForBothSidesWithoutWhatValuesCannotHave) {
+  EXPECT_EQ(KvSpec::parse("kivi2+hq4x4"), KvSpec::parse("kivi2+hq4x4/kivi2"));
+  EXPECT_EQ(KvSpec::parse("token4hc"), KvSpec::parse("token4hc/token4h"));
+  EXPECT_EQ(KvSpec::parse("kivi3/dense").to_string(), "kivi3/dense");
+}
+
+TEST(Spec, BadTextIsRefusedWithTheTextAndTheReason) {
+  const struct {
+    const char* text;
+    const char* reason;
+  } cases[] = {
+      {"", "unknown codec"},
+      {"kivi", "2 to 8"},
+      {"kivi5", "2, 3, 4 or 8"},
+      {"kivi16", "2 to 8"},
+      {"token3", "2 or 4"},
+      {"dense+hq4x4", "no residual"},
+      {"kivi2+hq0x4", "1 to 16"},
+      {"kivi2+hq17x4", "1 to 16"},
+      {"kivi2+hq4x2", "4 bits"},
+      {"kivi2+hq4x4@pca", "unexpected '@pca'"},
+      {"kivi2+hq4x4@random:", "seed"},
+      {"kivi2 ", "unexpected"},
+      {"kivi2+hq4x4x", "unexpected 'x'"},
+      {"kivi2h", "unexpected 'h'"},
+      {"Kivi2", "unknown codec"},
+  };
+  for (const auto& c : cases) {
+    SCOPED_TRACE(c.text);
+    EXPECT_ERROR(CodecSpec::parse(c.text), ErrorCode::kInvalidArgument, c.reason);
+    EXPECT_ERROR(CodecSpec::parse(c.text), ErrorCode::kInvalidArgument,
+                 std::string("'") + c.text + "'");
+  }
+}
+
+TEST(Spec, ValuesTakeNoSideCodeAndNoCentring) {
+  EXPECT_THROW(KvSpec::parse("kivi2/kivi2+hq4x4"), Error);
+  EXPECT_THROW(KvSpec::parse("kivi2/token4c"), Error);
+  EXPECT_THROW(KvSpec::parse("kivi2/kivi2/kivi2"), Error);
+}
+
+TEST(Spec, ProfilesAreNeededForBasesMeansAndSplits) {
+  for (const char* text : {"kivi2+hq4x4", "kivi2+hq4x4@key", "token4c", "kivi3"}) {
+    EXPECT_TRUE(CodecSpec::parse(text).needs_profile()) << text;
+  }
+  for (const char* text : {"dense", "kivi2", "kivi8", "token2h", "kivi2+hq4x4@random"}) {
+    EXPECT_FALSE(CodecSpec::parse(text).needs_profile()) << text;
+  }
+}
+
+TEST(Spec, LayersOverrideAndMayNotRepeat) {
+  CacheSpec spec;
+  spec.kv = KvSpec::parse("kivi2");
+  spec.parse_layers("0:kivi4/kivi8,13:dense");
+  EXPECT_EQ(spec.layer(0).to_string(), "kivi4/kivi8");
+  EXPECT_EQ(spec.layer(13).to_string(), "dense/dense");
+  EXPECT_EQ(spec.layer(1).to_string(), "kivi2/kivi2");
+  for (const char* bad :
+       {"0", "0:", ":kivi2", "-1:kivi2", "x:kivi2", "0:kivi2", "1:kivi2,1:kivi2"}) {
+    EXPECT_THROW(spec.parse_layers(bad), Error) << bad;
+  }
+}
+
+TEST(Spec, WindowAndSinksHaveLimits) {
+  CacheSpec spec;
+  EXPECT_NO_THROW(spec.validate());
+  spec.window = 4097;
+  EXPECT_THROW(spec.validate(), Error);
+  spec.window = 0;
+  spec.sinks = -1;
+  EXPECT_THROW(spec.validate(), Error);
+}
+
+}  // namespace
+}  // namespace headq
