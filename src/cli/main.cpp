@@ -44,9 +44,10 @@ Arguments split_arguments(int argc, char** argv) {
 }
 
 int report(const std::string& message, int code) {
-  // CLI11 breaks some of its messages into lines.
+  // CLI11 breaks some messages into lines, and file names may hold anything.
   std::string line = message;
-  std::replace(line.begin(), line.end(), '\n', ' ');
+  std::replace_if(
+      line.begin(), line.end(), [](unsigned char c) { return c < ' '; }, ' ');
   fmt::print(stderr, "headq: {}\n", line);
   return code;
 }
