@@ -143,13 +143,13 @@ std::string to_json(const PplArguments& args, const PerplexityReport& report) {
 
 PerplexityReport measure(const PplArguments& args) {
   const std::vector<CacheSpec> specs = parse_specs(args);
-  const std::string text = read_text(args.text);
+  const TextFile file = read_text(args.text);
   const Model model = Model::load(args.model, Device::kPlugin);
   check_sizes(model, args.n_ctx, args.n_batch, args.n_ubatch);
-  const ChunkedText chunks(base_name(args.text), model.tokenize(text), args.n_ctx, model.bos());
+  const ChunkedText text(file.name, model.tokenize(file.text), args.n_ctx, model.bos());
   Progress progress("ppl");
   return measure_perplexity(
-      model, chunks, specs,
+      model, text, specs,
       {.n_chunks = args.n_chunks,
        .n_batch = args.n_batch,
        .n_ubatch = args.n_ubatch,

@@ -71,6 +71,9 @@ std::vector<ChunkRef> deal_chunks(std::span<const ChunkedText> texts, int n_aske
 
 Profile calibrate(const Model& model, std::span<const ChunkedText> texts,
                   const CalibrationOptions& options) {
+  if (model.device() != Device::kPlugin) {
+    throw Error(ErrorCode::kInvalidArgument, "only a model on the plugin can be observed");
+  }
   const std::vector<ChunkRef> chunks = deal_chunks(texts, options.n_chunks);
   const int n_ctx = texts[0].n_ctx();
   // A chunk is one graph, so that one observation of each layer holds all its rows.
@@ -81,8 +84,8 @@ Profile calibrate(const Model& model, std::span<const ChunkedText> texts,
                           .n_threads = options.n_threads});
   Calibrator calibrator;
   Plugin& plugin = Plugin::instance();
-  const Observing observing(
-      plugin, [&](const headq_observation& o) { calibrator.observe(view(o)); });
+  const Observing observing(plugin,
+                            [&](const headq_observation& o) { calibrator.observe(view(o)); });
   for (size_t i = 0; i < chunks.size(); ++i) {
     const ChunkedText& text = texts[static_cast<size_t>(chunks[i].text)];
     context.clear();
@@ -92,6 +95,9 @@ Profile calibrate(const Model& model, std::span<const ChunkedText> texts,
     if (options.progress) options.progress(i + 1, chunks.size());
   }
   Profile profile = calibrator.finish();
+  profile.model_name = model.info().name;
+  profile.model_arch = model.info().arch;
+  profile.model_fingerprint = model.info().fingerprint;
   profile.n_tokens = calibrator.n_tokens();
   profile.n_ctx = n_ctx;
   profile.tool_version = HEADQ_VERSION;

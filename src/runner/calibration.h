@@ -34,9 +34,9 @@ struct CalibrationOptions {
 };
 
 // Runs the texts through the model with a dense cache, one chunk a graph, and makes a profile of
-// what attention sees. texts must have the same n_ctx; sources: what the profile says of each text.
-// Model name, architecture and fingerprint are left to the caller. Gives the same profile for the
-// same input whatever the number of threads.
+// what attention sees; complete but for its sources. texts must have the same n_ctx. Gives the same
+// profile for the same input whatever the number of threads. Throws Error(kInvalidArgument) when
+// the model is not on Device::kPlugin.
 Profile calibrate(const Model& model, std::span<const ChunkedText> texts,
                   const CalibrationOptions& options);
 

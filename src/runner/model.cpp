@@ -4,12 +4,10 @@
 #include <fmt/format.h>
 #include <llama.h>
 
-#include <cerrno>
-#include <cstring>
 #include <filesystem>
-#include <fstream>
 #include <limits>
 #include <numeric>
+#include <utility>
 
 #include "headq/error.h"
 #include "runner/log.h"
@@ -38,17 +36,6 @@ void start_llama() {
     return true;
   }();
   static_cast<void>(started);
-}
-
-void check_readable(const std::string& path) {
-  if (std::filesystem::is_directory(path)) {
-    throw Error(ErrorCode::kIo, fmt::format("model '{}' is a folder", path));
-  }
-  errno = 0;
-  if (!std::ifstream(path, std::ios::binary)) {
-    throw Error(ErrorCode::kIo, fmt::format("cannot open model '{}': {}", path,
-                                            std::strerror(errno != 0 ? errno : EIO)));
-  }
 }
 
 // The arrays behind a llama_batch of one sequence.
@@ -92,7 +79,11 @@ class Batch {
 void Model::Free::operator()(llama_model* model) const { llama_model_free(model); }
 
 Model Model::load(const std::string& path, Device device) {
-  check_readable(path);
+  ModelInfo info = ModelInfo::load(path);
+  const std::string why = device == Device::kPlugin ? info.why_unsupported() : std::string();
+  if (!why.empty()) {
+    throw Error(ErrorCode::kUnsupported, fmt::format("cannot serve model '{}': {}", path, why));
+  }
   start_llama();
   // An explicit device list keeps every other accelerator out of the run.
   ggml_backend_dev_t devices[] = {nullptr, nullptr};
@@ -107,7 +98,7 @@ Model Model::load(const std::string& path, Device device) {
     throw Error(ErrorCode::kCorrupt,
                 fmt::format("llama.cpp does not load model '{}': {}", path, take_llama_error()));
   }
-  return Model(model, device);
+  return Model(model, device, std::move(info));
 }
 
 int Model::n_ctx_train() const { return llama_model_n_ctx_train(get()); }
@@ -117,6 +108,11 @@ int Model::n_vocab() const { return llama_vocab_n_tokens(llama_model_get_vocab(g
 int32_t Model::bos() const {
   const llama_vocab* vocab = llama_model_get_vocab(get());
   return llama_vocab_get_add_bos(vocab) ? llama_vocab_bos(vocab) : -1;
+}
+
+void Model::check_profile(const std::string& path) const {
+  const std::string why = info_.why_mismatch(Profile::load(path));
+  if (!why.empty()) throw Error(ErrorCode::kMismatch, fmt::format("profile '{}': {}", path, why));
 }
 
 std::vector<int32_t> Model::tokenize(const std::string& text) const {

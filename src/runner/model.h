@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "headq/model_info.h"
 #include "headq/spec.h"
 #include "runner/logit_source.h"
 #include "runner/plugin.h"
@@ -25,15 +26,20 @@ enum class Device {
 // the same time, and the model outlives them.
 class Model {
  public:
-  // Throws Error: kIo when path cannot be read, kCorrupt when llama.cpp does not load it, and what
-  // Plugin::instance() throws.
+  // Throws what ModelInfo::load() and Plugin::instance() throw, Error(kUnsupported) when the plugin
+  // cannot serve this model's cache, and Error(kCorrupt) when llama.cpp does not load it.
   static Model load(const std::string& path, Device device);
 
   Device device() const { return device_; }
+  const ModelInfo& info() const { return info_; }
   int n_ctx_train() const;
   int n_vocab() const;
   // Token that starts every text, or -1 when the model wants none.
   int32_t bos() const;
+
+  // Throws Error(kMismatch) when the profile was made for another model, and what Profile::load()
+  // throws.
+  void check_profile(const std::string& path) const;
 
   // Tokens of text with the special tokens the model wants at the ends of a text; text that looks
   // like a special token is plain text. Throws Error(kInvalidArgument) when it is too long.
@@ -45,10 +51,12 @@ class Model {
   struct Free {
     void operator()(llama_model* model) const;
   };
-  Model(llama_model* model, Device device) : model_(model), device_(device) {}
+  Model(llama_model* model, Device device, ModelInfo info)
+      : model_(model), device_(device), info_(std::move(info)) {}
 
   std::unique_ptr<llama_model, Free> model_;
   Device device_;
+  ModelInfo info_;
 };
 
 struct ContextOptions {

@@ -138,6 +138,8 @@ PerplexityReport measure_perplexity(const Model& model, const ChunkedText& text,
                                     std::span<const CacheSpec> specs,
                                     const PerplexityOptions& options) {
   check_sizes(model, text.n_ctx(), options.n_batch, options.n_ubatch);
+  if (specs.empty()) throw Error(ErrorCode::kInvalidArgument, "no cache to measure");
+  if (!options.profile.empty()) model.check_profile(options.profile);
   const int n_batch = std::min(options.n_batch, text.n_ctx());
   ContextOptions context = {.n_ctx = text.n_ctx(),
                             .n_batch = n_batch,

@@ -2,33 +2,25 @@
 
 #include <fmt/format.h>
 
-#include <cerrno>
-#include <cstring>
 #include <filesystem>
-#include <fstream>
-#include <iterator>
 
+#include "core/file.h"
+#include "core/sha256.h"
 #include "headq/error.h"
 
 namespace headq {
 
-std::string read_text(const std::string& path) {
-  if (std::filesystem::is_directory(path)) {
-    throw Error(ErrorCode::kIo, fmt::format("text '{}' is a folder", path));
-  }
-  errno = 0;
-  std::ifstream in(path, std::ios::binary);
-  std::string text;
-  if (in) text.assign(std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>());
-  if (!in) {
-    throw Error(ErrorCode::kIo, fmt::format("cannot read text '{}': {}", path,
-                                            std::strerror(errno != 0 ? errno : EIO)));
-  }
-  if (text.ends_with('\n')) text.pop_back();
-  if (text.empty()) {
+TextFile read_text(const std::string& path) {
+  const std::vector<uint8_t> bytes = read_file(path);
+  TextFile file;
+  file.name = base_name(path);
+  file.text.assign(bytes.begin(), bytes.end());
+  file.source = fmt::format("{} {} {}", file.name, bytes.size(), sha256_hex(bytes));
+  if (file.text.ends_with('\n')) file.text.pop_back();
+  if (file.text.empty()) {
     throw Error(ErrorCode::kInvalidArgument, fmt::format("text '{}' is empty", path));
   }
-  return text;
+  return file;
 }
 
 std::string base_name(const std::string& path) {

@@ -7,9 +7,15 @@
 
 namespace headq {
 
-// A text file as llama.cpp's programs read one: whole, without the last newline. Throws Error(kIo)
-// when it cannot be read and Error(kInvalidArgument) when nothing is left.
-std::string read_text(const std::string& path);
+// A text file.
+struct TextFile {
+  std::string name;    // without folders
+  std::string text;    // as llama.cpp's programs read it: whole, without the last newline
+  std::string source;  // "name size sha256" of the file
+};
+
+// Throws Error(kIo) when path cannot be read and Error(kInvalidArgument) when no text is in it.
+TextFile read_text(const std::string& path);
 
 // Name of a file without its folders.
 std::string base_name(const std::string& path);

@@ -34,7 +34,7 @@ const std::string& text_path() {
 }
 
 ChunkedText chunked(const Model& model, int n_ctx) {
-  return ChunkedText("text.txt", model.tokenize(read_text(text_path())), n_ctx, model.bos());
+  return ChunkedText("text.txt", model.tokenize(read_text(text_path()).text), n_ctx, model.bos());
 }
 
 PairedSummary dense_on_cpu(const Model& model, int n_chunks, int n_batch, int n_ubatch,
@@ -145,8 +145,8 @@ TEST(Model, FilesThatAreNoModelsAreRefusedInOneLine) {
 }
 
 TEST(Text, LosesItsLastNewlineOnly) {
-  EXPECT_EQ(read_text(scratch_file("two.txt", "a\n\n")), "a\n");
-  EXPECT_EQ(read_text(scratch_file("none.txt", "a")), "a");
+  EXPECT_EQ(read_text(scratch_file("two.txt", "a\n\n")).text, "a\n");
+  EXPECT_EQ(read_text(scratch_file("none.txt", "a")).text, "a");
   EXPECT_THROW(read_text(scratch_file("empty.txt", "\n")), Error);
   EXPECT_THROW(read_text(scratch_dir() + "/missing.txt"), Error);
   EXPECT_THROW(read_text(scratch_dir()), Error);

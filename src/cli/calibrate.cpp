@@ -1,0 +1,123 @@
+// headq calibrate: runs texts through a model and writes the profile that codecs are made from.
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cerrno>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <system_error>
+#include <thread>
+
+#include "cli/commands.h"
+#include "cli/progress.h"
+#include "headq/error.h"
+#include "runner/calibration.h"
+
+namespace headq {
+namespace {
+
+constexpr int kMostDefaultContext = 2048;
+
+struct CalibrateArguments {
+  std::string model;
+  std::vector<std::string> texts;
+  std::string kv;
+  std::string output;
+  int n_ctx = 0;
+  int n_chunks = -1;
+  int n_threads = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+};
+
+// Finds out before the long run that the profile cannot be written after it.
+void check_output(const std::string& path) {
+  std::error_code error;
+  const auto status = std::filesystem::status(path, error);
+  if (std::filesystem::exists(status) && !std::filesystem::is_regular_file(status)) {
+    throw Error(ErrorCode::kIo, fmt::format("cannot write {}: not a regular file", path));
+  }
+  const std::string probe = fmt::format("{}.{}.probe", path, ::getpid());
+  const int fd = ::open(probe.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+  if (fd < 0) {
+    throw Error(ErrorCode::kIo,
+                fmt::format("cannot write {}: {}", path, std::generic_category().message(errno)));
+  }
+  ::close(fd);
+  ::unlink(probe.c_str());
+}
+
+std::optional<CacheSpec> parse_spec(const std::string& kv) {
+  if (kv.empty()) return std::nullopt;
+  CacheSpec spec;
+  spec.kv = KvSpec::parse(kv);
+  return spec;
+}
+
+Profile make_profile(const Model& model, const CalibrateArguments& args) {
+  const int n_ctx =
+      args.n_ctx != 0 ? args.n_ctx : std::min(model.n_ctx_train(), kMostDefaultContext);
+  check_sizes(model, n_ctx, n_ctx, n_ctx);
+  std::vector<ChunkedText> texts;
+  std::vector<std::string> sources;
+  for (const std::string& path : args.texts) {
+    const TextFile file = read_text(path);
+    texts.emplace_back(file.name, model.tokenize(file.text), n_ctx, model.bos());
+    sources.push_back(file.source);
+  }
+  Progress progress("calibrate");
+  Profile profile =
+      calibrate(model, texts,
+                {.n_chunks = args.n_chunks,
+                 .n_threads = args.n_threads,
+                 .progress = [&](size_t done, size_t total) { progress.update(done, total); }});
+  profile.sources = sources;
+  return profile;
+}
+
+void run_calibrate(const CalibrateArguments& args) {
+  const std::optional<CacheSpec> spec = parse_spec(args.kv);
+  check_output(args.output);
+  const Model model = Model::load(args.model, Device::kPlugin);
+  const Profile profile = make_profile(model, args);
+  profile.save(args.output);
+  if (spec) {
+    model.check_profile(args.output);
+    Context(model, {.n_ctx = kMinContext, .cache = *spec, .profile = args.output});
+  }
+  fmt::print("{}: {} layers, {} KV heads, {} tokens in chunks of {} from {} text{}\n", args.output,
+             profile.shapes.size(), profile.heads.size(), profile.n_tokens, profile.n_ctx,
+             args.texts.size(), args.texts.size() == 1 ? "" : "s");
+}
+
+}  // namespace
+
+CLI::App* add_calibrate_command(CLI::App& app) {
+  CLI::App* const command =
+      app.add_subcommand("calibrate", "Make the profile of a model from calibration texts");
+  const auto args = std::make_shared<CalibrateArguments>();
+  command->add_option("-m,--model", args->model, "Model (GGUF)")->required();
+  command
+      ->add_option("-f,--file", args->texts,
+                   "Calibration text; several, each with its own -f, are mixed in equal shares")
+      ->required()
+      ->allow_extra_args(false);
+  command->add_option("-o,--output", args->output, "Profile to write")->required();
+  command->add_option(
+      "--kv", args->kv,
+      "Also make sure that the profile serves these codecs of keys and values, K/V");
+  command->add_option("-c,--ctx-size", args->n_ctx,
+                      "Tokens of a chunk (default: the model's training context, at most 2048)");
+  command->add_option("--chunks", args->n_chunks,
+                      "Chunks in all (default: 8, or what the texts can give)");
+  command->add_option("-t,--threads", args->n_threads, "Threads")
+      ->check(CLI::Range(1, 1024))
+      ->capture_default_str();
+  command->callback([args] { run_calibrate(*args); });
+  return command;
+}
+
+}  // namespace headq
