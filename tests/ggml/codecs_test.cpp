@@ -88,11 +88,12 @@ TEST(Codecs, LayerOverrideAppliesToItsLayerAlone) {
   EXPECT_FALSE(identical(second, damage.dense()));
   EXPECT_FALSE(identical(first, second));
   EXPECT_TRUE(identical(both, damage.logits({.kv_layer = "0:kivi2,1:kivi2"})));
-  EXPECT_TRUE(identical(damage.dense(), damage.logits({.kv = "kivi2", .kv_layer = "0:dense,1:dense"})));
+  EXPECT_TRUE(
+      identical(damage.dense(), damage.logits({.kv = "kivi2", .kv_layer = "0:dense,1:dense"})));
 }
 
-// Matrix products of other row counts round otherwise, and a value on the edge of two codes may then
-// take the other one. So packed caches agree less tightly than dense ones.
+// Matrix products of other row counts round otherwise, and a value on the edge of two codes may
+// then take the other one. So packed caches agree less tightly than dense ones.
 double batch_tolerance(const std::string& kv) { return kv == "dense" ? 1e-4 : 2e-3; }
 
 using BatchFamily = EachFamily;

@@ -87,8 +87,8 @@ INSTANTIATE_TEST_SUITE_P(Heads, DenseGroups,
                          });
 
 TEST_P(DenseGroups, AreAsNearToF32AsTheCpuBackend) {
-  const Runs runs = run_all(
-      {.n_head = GetParam().n_head, .n_head_kv = GetParam().n_head_kv, .n_embd = 64}, {});
+  const Runs runs =
+      run_all({.n_head = GetParam().n_head, .n_head_kv = GetParam().n_head_kv, .n_embd = 64}, {});
   expect_as_near_as_cpu(runs, 0, kPrompt);
   expect_as_near_as_cpu(runs, kPrompt, kPrompt + kDecoded);
 }
@@ -112,8 +112,8 @@ TEST(DenseContext, ContextOfNoMultipleOfTheBlockWorks) {
   const Model cpu(config, Backend::kCpu);
   const Model plugin(config, Backend::kHeadq);
   const std::vector<int32_t> tokens = tiny_tokens(301, 1);
-  const Logits expected = run(cpu, {.n_ctx = 301, .type_kv = GGML_TYPE_F32, .flash_attn = false},
-                              tokens, 290);
+  const Logits expected =
+      run(cpu, {.n_ctx = 301, .type_kv = GGML_TYPE_F32, .flash_attn = false}, tokens, 290);
   EXPECT_LE(relative_error(expected, run(plugin, {.n_ctx = 301}, tokens, 290)), kNear);
 }
 

@@ -30,7 +30,7 @@ inline std::string family_test_name(const ::testing::TestParamInfo<TinyFamily>& 
 }  // namespace headq::testing
 
 // Runs the suite, an alias of EachFamily, once per served family.
-#define HEADQ_FOR_EACH_FAMILY(suite)                                                \
-  INSTANTIATE_TEST_SUITE_P(Families, suite,                                         \
+#define HEADQ_FOR_EACH_FAMILY(suite)                                                 \
+  INSTANTIATE_TEST_SUITE_P(Families, suite,                                          \
                            ::testing::ValuesIn(::headq::testing::served_families()), \
                            ::headq::testing::family_test_name)

@@ -89,9 +89,9 @@ Process::Process(const std::vector<std::string>& args,
   posix_spawn_file_actions_addopen(&actions, STDOUT_FILENO, log_path_.c_str(),
                                    O_WRONLY | O_CREAT | O_TRUNC | O_APPEND, 0600);
   posix_spawn_file_actions_adddup2(&actions, STDOUT_FILENO, STDERR_FILENO);
-  const int error = posix_spawn(&pid_, args[0].c_str(), &actions, nullptr,
-                                pointers(argument_strings).data(),
-                                pointers(environment_strings).data());
+  const int error =
+      posix_spawn(&pid_, args[0].c_str(), &actions, nullptr, pointers(argument_strings).data(),
+                  pointers(environment_strings).data());
   posix_spawn_file_actions_destroy(&actions);
   if (error != 0) throw std::runtime_error("cannot start " + args[0]);
 }
@@ -140,8 +140,9 @@ int free_port() {
 HttpAnswer http(const std::string& method, int port, const std::string& path,
                 const std::string& body, double seconds) {
   const Socket socket;
-  const timeval timeout = {.tv_sec = static_cast<time_t>(seconds),
-                           .tv_usec = static_cast<suseconds_t>(1e6 * (seconds - static_cast<time_t>(seconds)))};
+  const timeval timeout = {
+      .tv_sec = static_cast<time_t>(seconds),
+      .tv_usec = static_cast<suseconds_t>(1e6 * (seconds - static_cast<time_t>(seconds)))};
   setsockopt(socket.fd(), SOL_SOCKET, SO_RCVTIMEO, &timeout, sizeof(timeout));
   const sockaddr_in address = loopback(port);
   if (connect(socket.fd(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) != 0) {

@@ -36,13 +36,23 @@ std::map<std::string, std::string> plugin_environment(const std::string& kv) {
   return {{"GGML_BACKEND_PATH", HEADQ_TEST_PLUGIN}, {"HEADQ_KV", kv}};
 }
 
-// Runs a program to its end; its output. A failure shows the output.
-std::string output_of(const std::vector<std::string>& args,
-                      const std::map<std::string, std::string>& env) {
-  Process process(args, env);
-  const int status = process.wait(60.0);
-  EXPECT_EQ(status, 0) << process.output();
-  return process.output();
+struct Ended {
+  int status;
+  std::string output;
+};
+
+// Runs a program to its end, again when `mark` is not in its output: llama.cpp's programs write
+// from a thread that the exit may cut short.
+Ended run_program(const std::vector<std::string>& args,
+                  const std::map<std::string, std::string>& env, const std::string& mark) {
+  Ended ended;
+  for (int attempt = 0; attempt < 5; ++attempt) {
+    Process process(args, env);
+    ended.status = process.wait(60.0);
+    ended.output = process.output();
+    if (ended.output.find(mark) != std::string::npos) break;
+  }
+  return ended;
 }
 
 class Server {
@@ -77,10 +87,10 @@ class Server {
 
  private:
   std::vector<std::string> arguments(const std::vector<std::string>& extra) const {
-    std::vector<std::string> args = on_plugin(
-        {program("llama-server"), "-m", model_path(), "-c", "4096", "--parallel", "4", "--host",
-         "127.0.0.1", "--port", std::to_string(port_), "--threads", "2", "--slot-save-path",
-         scratch_dir(), "--no-webui"});
+    std::vector<std::string> args =
+        on_plugin({program("llama-server"), "-m", model_path(), "-c", "4096", "--parallel", "4",
+                   "--host", "127.0.0.1", "--port", std::to_string(port_), "--threads", "2",
+                   "--slot-save-path", scratch_dir(), "--no-webui"});
     args.insert(args.end(), extra.begin(), extra.end());
     return args;
   }
@@ -137,44 +147,74 @@ TEST(LlamaServer, SavesAndRestoresASlot) {
 
 TEST(LlamaServer, ShiftsAFullContext) {
   Server server("kivi4", {"--context-shift", "-c", "1024"});  // 256 cells a slot
-  const json result = server.post("/completion", {{"prompt", tiny_text(30, 5)},
-                                                  {"n_predict", 400},
-                                                  {"ignore_eos", true},
-                                                  {"id_slot", 1}});
+  const json result = server.post(
+      "/completion",
+      {{"prompt", tiny_text(30, 5)}, {"n_predict", 400}, {"ignore_eos", true}, {"id_slot", 1}});
   EXPECT_EQ(result.at("tokens_predicted"), 400);
 }
 
 double perplexity(const std::vector<std::string>& args,
                   const std::map<std::string, std::string>& env) {
-  const std::string out = output_of(args, env);
   const std::string mark = "Final estimate: PPL = ";
-  const size_t at = out.find(mark);
-  EXPECT_NE(at, std::string::npos) << out;
-  return at == std::string::npos ? 0.0 : std::stod(out.substr(at + mark.size()));
+  const Ended ended = run_program(args, env, mark);
+  EXPECT_EQ(ended.status, 0) << ended.output;
+  const size_t at = ended.output.find(mark);
+  EXPECT_NE(at, std::string::npos) << ended.output;
+  return at == std::string::npos ? 0.0 : std::stod(ended.output.substr(at + mark.size()));
 }
 
 TEST(LlamaPerplexity, RunsUnchanged) {
   const std::string text_path = scratch_dir() + "/text.txt";
   std::ofstream(text_path) << tiny_text(700, 6);
-  const std::vector<std::string> args = {program("llama-perplexity"), "-m",       model_path(),
-                                         "-f",  text_path, "-c", "512",      "--chunks", "4",
-                                         "-t", "2"};
+  const std::vector<std::string> args = {program("llama-perplexity"),
+                                         "-m",
+                                         model_path(),
+                                         "-f",
+                                         text_path,
+                                         "-c",
+                                         "512",
+                                         "--chunks",
+                                         "4",
+                                         "-t",
+                                         "2"};
   const double cpu = perplexity(args, {});
   const double dense = perplexity(on_plugin(args), plugin_environment("dense"));
   const double fine = perplexity(on_plugin(args), plugin_environment("kivi8"));
   const double coarse = perplexity(on_plugin(args), plugin_environment("kivi2"));
+  std::vector<std::string> loaded_only = args;
+  loaded_only.insert(loaded_only.end(), {"--device", "none"});
+  EXPECT_EQ(perplexity(loaded_only, plugin_environment("kivi2")), cpu);
   EXPECT_NEAR(dense, cpu, 1e-3 * cpu);
   EXPECT_NEAR(fine, cpu, 5e-3 * cpu);
   EXPECT_GT(std::abs(coarse - cpu), 5e-3 * cpu);
 }
 
 TEST(LlamaBench, RunsUnchanged) {
-  const std::string out = output_of(
-      {program("llama-bench"), "-m", model_path(), "-p", "96", "-n", "16", "-d", "200", "-r", "1",
-       "-t", "2", "-dev", "HEADQ0", "-ngl", "99", "-fa", "on", "-o", "json"},
-      plugin_environment("kivi2"));
-  const json rows = json::parse(out.substr(out.find("[\n")), nullptr, false);
-  ASSERT_FALSE(rows.is_discarded()) << out;
+  const Ended ended = run_program({program("llama-bench"),
+                                   "-m",
+                                   model_path(),
+                                   "-p",
+                                   "96",
+                                   "-n",
+                                   "16",
+                                   "-d",
+                                   "200",
+                                   "-r",
+                                   "1",
+                                   "-t",
+                                   "2",
+                                   "-dev",
+                                   "HEADQ0",
+                                   "-ngl",
+                                   "99",
+                                   "-fa",
+                                   "on",
+                                   "-o",
+                                   "json"},
+                                  plugin_environment("kivi2"), "\n]");
+  ASSERT_EQ(ended.status, 0) << ended.output;
+  const json rows = json::parse(ended.output.substr(ended.output.find("[\n")), nullptr, false);
+  ASSERT_FALSE(rows.is_discarded()) << ended.output;
   ASSERT_EQ(rows.size(), 2u);
   for (const json& row : rows) {
     EXPECT_EQ(row.at("devices"), "HEADQ0");
@@ -182,37 +222,32 @@ TEST(LlamaBench, RunsUnchanged) {
   }
 }
 
-TEST(LlamaCompletion, RunsUnchanged) {
-  const std::string out = output_of(
-      on_plugin({program("llama-completion"), "-m", model_path(), "-p", tiny_text(50, 8), "-n", "32",
-                 "-no-cnv", "--ignore-eos", "-t", "2", "-c", "512"}),
-      plugin_environment("kivi2"));
-  EXPECT_THAT(out, HasSubstr("HEADQ"));
+std::vector<std::string> completion(const std::vector<std::string>& extra) {
+  std::vector<std::string> args =
+      on_plugin({program("llama-completion"), "-m", model_path(), "-p", tiny_text(50, 8), "-n",
+                 "32", "-no-cnv", "--ignore-eos", "-t", "2", "-c", "512"});
+  args.insert(args.end(), extra.begin(), extra.end());
+  return args;
 }
 
-TEST(Programs, WithoutTheDeviceFlagThePluginStaysOut) {
-  // The plugin is loaded, but the model is asked for on the CPU.
-  const std::string out = output_of(
-      {program("llama-completion"), "-m", model_path(), "-p", tiny_text(20, 8), "-n", "8", "-no-cnv",
-       "--ignore-eos", "-t", "2", "-c", "512", "--device", "none"},
-      plugin_environment("kivi2"));
-  EXPECT_FALSE(out.empty());
+TEST(LlamaCompletion, RunsUnchanged) {
+  const Ended ended =
+      run_program(completion({"-v"}), plugin_environment("kivi2"), "HEADQ KV buffer size");
+  EXPECT_EQ(ended.status, 0) << ended.output;
+  EXPECT_THAT(ended.output, HasSubstr("HEADQ KV buffer size"));
 }
 
 TEST(Programs, UnknownSpecInTheEnvironmentStopsThem) {
-  Process process(on_plugin({program("llama-completion"), "-m", model_path(), "-p", "a", "-n", "4",
-                             "-no-cnv", "-t", "2"}),
-                  plugin_environment("kivi5"));
-  EXPECT_NE(process.wait(60.0), 0);
-  EXPECT_THAT(process.output(), HasSubstr("kivi5"));
+  const Ended ended = run_program(completion({}), plugin_environment("kivi5"), "kivi5");
+  EXPECT_GT(ended.status, 0);
+  EXPECT_THAT(ended.output, HasSubstr("kivi5"));
 }
 
 TEST(Programs, QuantizedCacheTypeStopsThem) {
-  Process process(on_plugin({program("llama-completion"), "-m", model_path(), "-p", "a", "-n", "4",
-                             "-no-cnv", "-t", "2", "-ctk", "q8_0", "-ctv", "q8_0"}),
-                  plugin_environment("kivi2"));
-  EXPECT_NE(process.wait(60.0), 0);
-  EXPECT_THAT(process.output(), HasSubstr("q8_0"));
+  const Ended ended = run_program(completion({"-ctk", "q8_0", "-ctv", "q8_0"}),
+                                  plugin_environment("kivi2"), "q8_0");
+  EXPECT_GT(ended.status, 0);
+  EXPECT_THAT(ended.output, HasSubstr("q8_0"));
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
-// What the plugin cannot serve is refused when it is asked for, with a line that names the value and
-// the limit.
+// What the plugin cannot serve is refused when it is asked for, with a line that names the value
+// and the limit.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -86,8 +86,7 @@ TEST(Refusal, RefusedConfigurationChangesNothing) {
   const std::vector<int32_t> tokens = tiny_tokens(200, 1);
   const Logits expected = run(model, {.kv = "kivi2"}, tokens, 200);
   const uint32_t configuration = Plugin::get().configuration();
-  EXPECT_THAT(configure([](headq_options& o) { o.kv = "nothing", o.window = 7; }),
-              Not(IsEmpty()));
+  EXPECT_THAT(configure([](headq_options& o) { o.kv = "nothing", o.window = 7; }), Not(IsEmpty()));
   EXPECT_EQ(Plugin::get().configuration(), configuration);
   EXPECT_TRUE(identical(expected, run(model, {.configure = false}, tokens, 200)));
 }

@@ -40,7 +40,7 @@ constexpr double elements(int n_tokens) { return 2.0 * kLayers * kHeads * kHeadD
 TEST(Resident, PackedCacheTakesAQuarterOfItsNominalSize) {
   constexpr int kTokens = 8192;
   const Model model(kLargeCache, Backend::kHeadq);
-  Session session(model, {.kv = "kivi2", .n_ctx = 16384, .n_ubatch = 256});
+  Session session(model, {.kv = "kivi2", .n_ctx = 16384, .n_ubatch = 256, .n_threads = 2});
   const std::vector<int32_t> tokens = tiny_tokens(kTokens, 1);
   session.feed(std::span(tokens).first(256));  // touches the compute buffers
   const double before = resident_bytes();
@@ -53,6 +53,7 @@ TEST(Resident, PackedCacheTakesAQuarterOfItsNominalSize) {
   const headq_stats stats = session.stats();
   const double held =
       static_cast<double>(stats.packed_bytes + stats.dense_bytes + stats.meta_bytes);
+  RecordProperty("growth_bytes", static_cast<int>(growth));
   EXPECT_EQ(stats.n_tokens, static_cast<uint64_t>(kTokens));
   EXPECT_EQ(stats.n_elements, static_cast<uint64_t>(elements(kTokens)));
   EXPECT_LE(growth, nominal / 4);
@@ -70,7 +71,7 @@ TEST(Resident, DenseCacheTakesItsNominalSize) {
   session.feed(tiny_tokens(256, 1));
   const double before = resident_bytes();
   session.feed(tiny_tokens(kTokens - 256, 2), 256);
-  EXPECT_GE(resident_bytes() - before, 0.9 * 2.0 * elements(kTokens - 256));
+  EXPECT_GE(resident_bytes() - before, 0.8 * 2.0 * elements(kTokens - 256));
 }
 
 TEST(Resident, ReservedContextCostsNothing) {
@@ -104,8 +105,7 @@ class PackedBits : public ::testing::TestWithParam<SpecBits> {};
 INSTANTIATE_TEST_SUITE_P(Specs, PackedBits,
                          ::testing::Values(SpecBits{"kivi2", 2.5}, SpecBits{"kivi4", 4.5},
                                            SpecBits{"kivi8", 8.5}, SpecBits{"token2", 3.0},
-                                           SpecBits{"token4h", 5.0},
-                                           SpecBits{"kivi2/kivi4", 3.5}),
+                                           SpecBits{"token4h", 5.0}, SpecBits{"kivi2/kivi4", 3.5}),
                          [](const auto& info) {
                            std::string name = info.param.kv;
                            for (char& c : name) c = c == '/' ? '_' : c;

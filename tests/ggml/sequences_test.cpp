@@ -75,8 +75,8 @@ TEST_P(SequenceFamily, InterleavedStreamsEqualLoneSequences) {
   const Model model({.family = GetParam(), .n_swa = 160}, Backend::kHeadq);
   for (const char* kv : {"dense", "kivi2"}) {
     SCOPED_TRACE(kv);
-    const SessionConfig config{.kv = kv, .n_ctx = 1536, .n_ubatch = 64, .n_seq_max = 3,
-                               .unified = false};
+    const SessionConfig config{
+        .kv = kv, .n_ctx = 1536, .n_ubatch = 64, .n_seq_max = 3, .unified = false};
     std::vector<std::vector<int32_t>> texts;
     std::vector<Row> rows;
     for (int seq = 0; seq < 3; ++seq) texts.push_back(tiny_tokens(110 + 40 * seq, 1 + seq));
@@ -91,7 +91,8 @@ TEST_P(SequenceFamily, InterleavedStreamsEqualLoneSequences) {
       const int n = static_cast<int>(texts[seq].size());
       Logits own;
       for (size_t r = 0; r < rows.size(); ++r) {
-        if (rows[r].seq == seq) own.append(mixed.rows(static_cast<int>(r), static_cast<int>(r) + 1));
+        if (rows[r].seq == seq)
+          own.append(mixed.rows(static_cast<int>(r), static_cast<int>(r) + 1));
       }
       EXPECT_LE(relative_error(run(model, {.kv = kv}, texts[seq], n), own), rounding(kv));
     }
@@ -211,8 +212,7 @@ TEST_P(Overwriting, NewRowsReplaceTheOldOnes) {
   const auto [begin, end] = GetParam();
   const Model cpu({.family = TinyFamily::kLlama}, Backend::kCpu);
   const Model model({.family = TinyFamily::kLlama}, Backend::kHeadq);
-  const Logits exact =
-      refill_gap(cpu, {.type_kv = GGML_TYPE_F32, .flash_attn = false}, begin, end);
+  const Logits exact = refill_gap(cpu, {.type_kv = GGML_TYPE_F32, .flash_attn = false}, begin, end);
   const Logits dense = refill_gap(model, {}, begin, end);
   EXPECT_LE(relative_error(exact, dense), 1e-3);
   EXPECT_LE(mean_kld(dense, refill_gap(model, {.kv = "kivi8"}, begin, end)), kNearKld);

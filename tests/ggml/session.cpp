@@ -182,8 +182,8 @@ std::unique_ptr<Session> Session::try_open(const Model& model, const SessionConf
 
 Logits Session::decode(std::span<const Row> rows, int first_output) {
   if (rows.size() > llama_n_batch(context_.get())) {  // llama.cpp would abort
-    throw std::invalid_argument(fmt::format("{} rows in a batch of {}", rows.size(),
-                                            llama_n_batch(context_.get())));
+    throw std::invalid_argument(
+        fmt::format("{} rows in a batch of {}", rows.size(), llama_n_batch(context_.get())));
   }
   llama_batch batch = llama_batch_init(static_cast<int>(rows.size()), 0, 1);
   for (const Row& row : rows) {

@@ -84,7 +84,7 @@ struct SessionConfig {
   int n_seq_max = 1;
   bool unified = true;    // one stream for all sequences
   bool swa_full = false;  // window caches as large as the full one
-  int n_threads = 1;  // the models are too small to gain from more
+  int n_threads = 1;      // the models are too small to gain from more
   ggml_type type_kv = GGML_TYPE_F16;
   bool flash_attn = true;
   ggml_backend_sched_eval_callback on_tensor = nullptr;

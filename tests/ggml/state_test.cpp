@@ -53,26 +53,37 @@ TEST_P(StateFamily, RestoredSequenceContinuesLikeTheSavedOne) {
 
 TEST_P(StateFamily, RestoredContextContinuesLikeTheSavedOne) {
   const Model model({.family = GetParam()}, Backend::kHeadq);
-  for (const char* kv : {"dense", "kivi2+hq4x4@random/token4h"}) {
+  for (const auto& [kv, tolerance] : {std::pair("dense", 1e-4), std::pair("kivi2/kivi4", 1e-4),
+                                      std::pair("token2h/token4h", 2e-3)}) {
     SCOPED_TRACE(kv);
     Session saved(model, {.kv = kv});
     decode_prompt(saved);
     Session restored(model, {.kv = kv});
     ASSERT_TRUE(restored.load_all(saved.save_all()));
-    EXPECT_LE(continuation_error(saved, restored), 1e-4);
+    EXPECT_LE(continuation_error(saved, restored), tolerance);
   }
 }
 
+// Share of bytes that differ; 1 when the sizes do.
+double share_of_unlike_bytes(const std::vector<uint8_t>& a, const std::vector<uint8_t>& b) {
+  if (a.size() != b.size()) return 1.0;
+  size_t n = 0;
+  for (size_t i = 0; i < a.size(); ++i) n += a[i] != b[i];
+  return static_cast<double>(n) / static_cast<double>(a.size());
+}
+
 TEST_P(StateFamily, SecondSaveHasTheSameBytes) {
+  // Decoded rows are rounded to f16, so a few scales come back off by their last bit.
   const Model model({.family = GetParam()}, Backend::kHeadq);
-  for (const char* kv : {"dense", "kivi2", "kivi4", "kivi2+hq4x4@random/kivi4"}) {
+  for (const char* kv : {"dense", "kivi2", "kivi4", "kivi8", "token4"}) {
     SCOPED_TRACE(kv);
     Session saved(model, {.kv = kv, .swa_full = true});
     decode_prompt(saved);
     const std::vector<uint8_t> bytes = saved.save_all();
     Session restored(model, {.kv = kv, .swa_full = true});
     ASSERT_TRUE(restored.load_all(bytes));
-    EXPECT_TRUE(bytes == restored.save_all());
+    EXPECT_LE(share_of_unlike_bytes(bytes, restored.save_all()),
+              kv == std::string("dense") ? 0.0 : 2e-3);
   }
 }
 
@@ -120,6 +131,20 @@ TEST_F(State, SavedPackedRowsAreTheDecodedOnes) {
   const double near = mean_kld(coded, dense.decode(next(), kPrompt));
   const double far = mean_kld(coded, uncoded.decode(next(), kPrompt));
   EXPECT_LT(near, 0.3 * far);
+}
+
+TEST_F(State, RestoredSideCodesAddLittleDamage) {
+  // A saved key is its base code plus the side code's correction. Coding that row again gives
+  // another base code, so a restored cache is not the saved one, but it must be about as good.
+  Session dense(model_, {});
+  decode_prompt(dense);
+  Session saved(model_, {.kv = "kivi2+hq16x4@random/dense"});
+  decode_prompt(saved);
+  Session restored(model_, {.kv = "kivi2+hq16x4@random/dense"});
+  ASSERT_TRUE(restored.load_seq(saved.save_seq(0), 0));
+  const Logits expected = dense.decode(next(), kPrompt);
+  const double damage = mean_kld(expected, saved.decode(next(), kPrompt));
+  EXPECT_LE(mean_kld(expected, restored.decode(next(), kPrompt)), 1.6 * damage);
 }
 
 TEST_F(State, FilesHoldTheState) {
