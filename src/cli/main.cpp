@@ -52,8 +52,23 @@ int report(const std::string& message, int code) {
   return code;
 }
 
+// CLI11's own words for a missing or unknown command leave the user guessing.
+void check_command(const CLI::App& app, const Arguments& arguments) {
+  const std::string first = arguments.own.empty() ? "" : arguments.own[0];
+  if (first.starts_with('-')) return;
+  std::string known;
+  for (const CLI::App* command : app.get_subcommands(nullptr)) {
+    if (command->get_name() == first) return;
+    known += (known.empty() ? "" : ", ") + command->get_name();
+  }
+  const std::string what =
+      first.empty() ? "a command is missing" : fmt::format("unknown command '{}'", first);
+  throw Error(ErrorCode::kInvalidArgument, fmt::format("{}; there are {}", what, known));
+}
+
 int parse_and_run(CLI::App& app, const Arguments& arguments) {
   try {
+    check_command(app, arguments);
     // CLI11 takes the arguments last one first.
     app.parse(std::vector<std::string>(arguments.own.rbegin(), arguments.own.rend()));
     return kExitOk;
@@ -75,7 +90,7 @@ int run(int argc, char** argv) {
   const Arguments arguments = split_arguments(argc, argv);
   CLI::App app("Packed 2-bit KV cache for llama.cpp", "headq");
   app.set_version_flag("--version", "headq " HEADQ_VERSION);
-  app.require_subcommand(1);
+  app.require_subcommand(0, 1);
   app.set_help_flag("-h,--help", "Print this help and exit");
 
 #ifdef HEADQ_HAVE_CALIBRATE

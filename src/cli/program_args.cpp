@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <charconv>
 #include <filesystem>
-#include <initializer_list>
 #include <iterator>
 #include <string_view>
 
@@ -15,10 +14,10 @@ namespace headq {
 namespace {
 
 constexpr std::string_view kDevice = "HEADQ0";
-constexpr int kAllLayers = 999;   // more than any model has; llama-bench knows no "all"
-constexpr int kUsualLayers = 99;  // what people write for "all"
+constexpr std::string_view kAllLayers = "999";  // llama-bench knows no "all"
+constexpr int kUsualLayers = 99;                // what people write for "all"
 
-using Names = std::initializer_list<std::string_view>;
+using Names = std::vector<std::string_view>;
 
 constexpr std::string_view kModelNames[] = {"-m", "--model"};
 constexpr std::string_view kDraftNames[] = {
@@ -100,7 +99,7 @@ struct Rule {
 std::vector<Rule> rules() {
   const auto is_device = [](const std::string& v, int) { return v == kDevice; };
   const auto is_on = [](const std::string& v, int) {
-    return is_in(v, std::initializer_list<std::string_view>{"on", "enabled", "true", "1"});
+    return is_in(v, Names{"on", "enabled", "true", "1"});
   };
   const auto is_f16 = [](const std::string& v, int) { return v == "f16"; };
   const auto is_whole = [](const std::string& v, int) { return v == "none" || v == "layer"; };
@@ -187,18 +186,18 @@ std::vector<std::string> program_command(const std::string& program,
       args.begin() + static_cast<ptrdiff_t>(std::min(known.n_leading, args.size()));
   std::vector<std::string> out = {program};
   out.insert(out.end(), args.begin(), leading);
-  const auto add = [&out](Names flags) { out.insert(out.end(), flags.begin(), flags.end()); };
-  if (!seen.rules[kDeviceRule].seen) add({"--device", kDevice});
-  if (!seen.rules[kLayersRule].seen) add({"-ngl", std::to_string(kAllLayers)});
-  if (!seen.rules[kFlashRule].seen) add({"-fa", "on"});
-  if (seen.draft && !seen.rules[kDraftDeviceRule].seen) add({"--device-draft", "none"});
-  if (seen.projector && !seen.projector_device) add({"--no-mmproj-offload"});
+  const auto add = [&out](auto... flags) { (out.emplace_back(flags), ...); };
+  if (!seen.rules[kDeviceRule].seen) add("--device", kDevice);
+  if (!seen.rules[kLayersRule].seen) add("-ngl", kAllLayers);
+  if (!seen.rules[kFlashRule].seen) add("-fa", "on");
+  if (seen.draft && !seen.rules[kDraftDeviceRule].seen) add("--device-draft", "none");
+  if (seen.projector && !seen.projector_device) add("--no-mmproj-offload");
   out.insert(out.end(), leading, args.end());
   return out;
 }
 
 void check_program_environment(const char* (*get)(const char* name)) {
-  const auto check = [get](const char* name, Names allowed, std::string_view wanted) {
+  const auto check = [get](const char* name, const Names& allowed, std::string_view wanted) {
     const char* value = get(name);
     if (value != nullptr && !is_in(value, allowed))
       conflict(fmt::format("{}={}", name, value), wanted);
