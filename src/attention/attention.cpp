@@ -104,19 +104,18 @@ void Attention::run(LayerCache& cache, const AttentionInputs& in, int n_threads)
     });
   } else {
     partials_.resize(n_tiles * (n_pieces + 1) * partial);
-    std::vector<uint8_t>& ran = is_sink_;  // its flags are used up
-    ran.assign(n_tiles * n_pieces, 0);
+    ran_.assign(n_tiles * n_pieces, 0);
     parallel_for(n_threads, n_tiles * n_pieces, [&](size_t task, int thread) {
       const size_t tile = task / n_pieces;
       const size_t piece = task % n_pieces;
       float* out = partials_.data() + (tile * (n_pieces + 1) + 1 + piece) * partial;
-      ran[task] = context.run_piece(tile, piece, scratch_[static_cast<size_t>(thread)].data(), out);
+      ran_[task] = context.run_piece(tile, piece, scratch_[static_cast<size_t>(thread)].data(), out);
     });
     parallel_for(n_threads, n_tiles, [&](size_t tile, int) {
       float* total = partials_.data() + tile * (n_pieces + 1) * partial;
       context.reset(total);
       for (size_t piece = 0; piece < n_pieces; ++piece) {
-        if (ran[tile * n_pieces + piece] != 0) context.merge(total + (1 + piece) * partial, total);
+        if (ran_[tile * n_pieces + piece] != 0) context.merge(total + (1 + piece) * partial, total);
       }
       context.finish(tile, total);
     });

@@ -46,7 +46,8 @@ class Attention {
   std::vector<uint64_t> visible_;  // [n_streams][n_rows][blocks]
   std::vector<uint8_t> is_sink_;   // [n_streams][n_rows]
   std::vector<float> slopes_;      // [n_head]
-  std::vector<float> partials_;    // see attention.cpp
+  std::vector<float> partials_;    // see piece.h
+  std::vector<uint8_t> ran_;       // [tiles][pieces] the piece had something to see
   std::vector<std::vector<float>> scratch_;  // by thread
 };
 

@@ -26,9 +26,9 @@ void for_runs(uint64_t bits, const Fn& fn) {
   }
 }
 
-// Sizes of the two codecs' work space; zeros for a dense side.
+// Sizes of a codec's work space; zeros for a dense side.
 struct CodecSizes {
-  size_t n_coef = 0, n_segments = 0, n_terms = 0, n_unpacked = 0, n_groups = 0;
+  size_t n_coef = 0, n_segments = 0, n_terms = 0, n_unpacked = 0, n_groups = 0, n_params = 0;
 
   explicit CodecSizes(const Codec* codec) {
     if (codec == nullptr) return;
@@ -37,6 +37,7 @@ struct CodecSizes {
     n_terms = codec->patterns().size() / 16;
     n_unpacked = static_cast<size_t>(codec->n_unpacked());
     n_groups = static_cast<size_t>(codec->layout().n_groups);
+    n_params = static_cast<size_t>(codec->layout().n_params);
   }
 };
 
@@ -50,8 +51,8 @@ struct PieceContext::Work {
   float* zero_coef = nullptr;  // [queries][segments]
   float* shared = nullptr;     // [queries]
   float* unpacked = nullptr;   // [n_unpacked]
-  float* key_params = nullptr;    // [segments][2][64] token parameters of the block
-  float* value_params = nullptr;  // [value segments][2][64]
+  float* key_params = nullptr;    // [n_params] of the block
+  float* value_params = nullptr;  // [value n_params]
   float* c = nullptr;             // [n_terms]
   float* tables = nullptr;        // [n_groups][16]
   float* units = nullptr;         // [queries][segments]
@@ -64,7 +65,7 @@ struct PieceContext::Work {
   int32_t* dots = nullptr;   // [value terms]
   size_t total = 0;          // floats
 
-  Work(float* base, size_t queries, size_t key_stride, const CodecSizes& key, size_t value_segments,
+  Work(float* base, size_t queries, size_t key_stride, const CodecSizes& key, const CodecSizes& value,
        size_t value_terms) {
     const auto take = [&](auto*& pointer, size_t n_floats) {
       pointer = reinterpret_cast<std::remove_reference_t<decltype(pointer)>>(base + total);
@@ -75,8 +76,8 @@ struct PieceContext::Work {
     take(zero_coef, queries * key.n_segments);
     take(shared, queries);
     take(unpacked, key.n_unpacked);
-    take(key_params, key.n_segments * 2 * kBlockTokens);
-    take(value_params, value_segments * 2 * kBlockTokens);
+    take(key_params, key.n_params);
+    take(value_params, value.n_params);
     take(c, key.n_terms);
     take(tables, key.n_groups * 16);
     take(units, queries * key.n_segments);
@@ -119,7 +120,7 @@ PieceContext::PieceContext(const LayerCache& cache, const Kernels& kernels,
 
 PieceContext::Work PieceContext::work_at(float* scratch) const {
   return Work(scratch, static_cast<size_t>(max_queries_), static_cast<size_t>(key_stride_),
-              CodecSizes(key_codec_), value_codec_ != nullptr ? value_codec_->segments().size() : 0,
+              CodecSizes(key_codec_), CodecSizes(value_codec_),
               value_codec_ != nullptr ? value_codec_->terms().group.size() : 0);
 }
 
@@ -144,6 +145,11 @@ uint64_t PieceContext::packed_cells(const SideStore& side, size_t block, uint64_
   return packed & ~side.dense_mask(block);
 }
 
+void PieceContext::load_params(const Codec& codec, const uint8_t* packed, float* params) const {
+  const BlockLayout& layout = codec.layout();
+  kernels_.halves_to_floats(layout.params(packed), static_cast<size_t>(layout.n_params), params);
+}
+
 // Query i of a tile is head i % group of row i / group.
 void PieceContext::load_queries(const Tile& tile, Work& work) const {
   const float scale = in_.softcap != 0.0f ? in_.scale / in_.softcap : in_.scale;
@@ -161,7 +167,7 @@ void PieceContext::load_queries(const Tile& tile, Work& work) const {
     work.shared[i] =
         codec.analyse(q, work.coef + i * codec.n_coef(), work.zero_coef + i * n_segments);
     if (codec.has_block_params()) continue;
-    codec.unpack(nullptr, work.unpacked);
+    codec.unpack(work.key_params, work.unpacked);
     make_query_tables(codec, i, work);
   }
 }
@@ -214,24 +220,12 @@ void PieceContext::score_packed(const Codec& codec, const uint8_t* packed, int q
       for (int t = 0; t < kBlockTokens; ++t) out[t] += unit * static_cast<float>(work.sums[t]);
       continue;
     }
-    const float* scale = work.key_params + s * 2 * kBlockTokens;
+    const float* scale = work.key_params + segment.token_params;
     const float* zero = scale + kBlockTokens;
     const float z = work.zero_coef[static_cast<size_t>(query) * n_segments + s];
     for (int t = 0; t < kBlockTokens; ++t) {
       out[t] += scale[t] * (unit * static_cast<float>(work.sums[t])) + zero[t] * z;
     }
-  }
-}
-
-// Expands the token parameters of a packed block, [segments][2][64].
-static void load_token_params(const Kernels& kernels, const Codec& codec,
-                              std::span<const Segment> segments, const uint8_t* packed,
-                              float* params) {
-  const Half* halves = reinterpret_cast<const Half*>(packed + codec.layout().code_bytes());
-  for (size_t s = 0; s < segments.size(); ++s) {
-    if (segments[s].token_params < 0) continue;
-    kernels.halves_to_floats(halves + segments[s].token_params, 2 * kBlockTokens,
-                             params + s * 2 * kBlockTokens);
   }
 }
 
@@ -244,8 +238,8 @@ void PieceContext::score_block(const Tile& tile, int block, float* scores, Work&
   if (keys.packed_mask(at) != 0) {
     packed = keys.packed(at, tile.kv_head);
     codec = &keys.codec(tile.kv_head);
-    if (codec->has_block_params()) codec->unpack(packed, work.unpacked);
-    load_token_params(kernels_, *codec, codec->segments(), packed, work.key_params);
+    load_params(*codec, packed, work.key_params);
+    if (codec->has_block_params()) codec->unpack(work.key_params, work.unpacked);
   }
   for (int i = 0; i < tile.n_queries; ++i) {
     float* out = scores + static_cast<size_t>(i) * kPieceTokens;
@@ -297,8 +291,8 @@ void PieceContext::weigh_packed(const Codec& codec, const uint8_t* packed, const
   for (size_t s = 0; s < segments.size(); ++s) {
     const Segment& segment = segments[s];
     const bool token_params = segment.token_params >= 0;
-    const float* scale = work.value_params + s * 2 * kBlockTokens;
-    const float unit = kernels_.quantise_weights(p, token_params ? scale : nullptr, work.w);
+    const float* scale = token_params ? work.value_params + segment.token_params : nullptr;
+    const float unit = kernels_.quantise_weights(p, scale, work.w);
     const int n_terms = segment.term_end - segment.term_begin;
     kernels_.value_dots(packed, terms.group.data() + segment.term_begin,
                         terms.table.data() + segment.term_begin * 16, n_terms, work.w, work.dots);
@@ -324,7 +318,7 @@ void PieceContext::weigh_block(const Tile& tile, int block, const float* weights
   if (values.packed_mask(at) != 0) {
     packed = values.packed(at, tile.kv_head);
     codec = &values.codec(tile.kv_head);
-    load_token_params(kernels_, *codec, codec->segments(), packed, work.value_params);
+    load_params(*codec, packed, work.value_params);
   }
   for (int i = 0; i < tile.n_queries; ++i) {
     const int row = i / group_;

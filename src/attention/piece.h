@@ -59,6 +59,7 @@ class PieceContext {
   }
   uint64_t packed_cells(const SideStore& side, size_t block, uint64_t own_stamp) const;
 
+  void load_params(const Codec& codec, const uint8_t* packed, float* params) const;
   void load_queries(const Tile& tile, Work& work) const;
   void score_block(const Tile& tile, int block, float* scores, Work& work) const;
   void score_packed(const Codec& codec, const uint8_t* packed, int query, Work& work, float* out) const;

@@ -23,6 +23,10 @@ struct BlockLayout {
   int n_groups = 0;
   int n_params = 0;
 
+  // The parameters of a block.
+  const Half* params(const uint8_t* block) const {
+    return reinterpret_cast<const Half*>(block + code_bytes());
+  }
   size_t code_bytes() const { return static_cast<size_t>(n_groups) * kGroupBytes; }
   size_t bytes() const { return code_bytes() + static_cast<size_t>(n_params) * sizeof(Half); }
 };
@@ -77,10 +81,10 @@ class Codec {
   virtual int n_coef() const = 0;
   virtual float analyse(const float* q, float* coef, float* zero_coef) const = 0;
 
-  // Expands a block's own parameters to f32 once, for the many queries that will read it (block may
-  // be null without block parameters).
+  // Arranges a block's parameters, given as f32 [layout().n_params], once for the many queries that
+  // will read it (without block parameters they are not looked at).
   virtual int n_unpacked() const = 0;
-  virtual void unpack(const uint8_t* block, float* unpacked) const = 0;
+  virtual void unpack(const float* params, float* unpacked) const = 0;
 
   // c_i [n_terms] of one query for one block; returns the block's constant.
   virtual float term_coefficients(const float* coef, const float* unpacked, float* c) const = 0;

@@ -257,7 +257,7 @@ int ScalarCodec::code_of(const Coord& coord, const uint8_t* codes, int t) const 
 
 void ScalarCodec::decode(const uint8_t* block, int t, float* row) const {
   const int d = config_.head_dim;
-  const Half* params = reinterpret_cast<const Half*>(block + layout_.code_bytes());
+  const Half* params = layout_.params(block);
   float x[kMaxHeadDim + kMaxSideRank];
   for (const Segment& segment : segments_) {
     for (int i = segment.coord_begin; i < segment.coord_end; ++i) {
@@ -302,18 +302,16 @@ float ScalarCodec::analyse(const float* q, float* coef, float* zero_coef) const 
 }
 
 // [n_terms] what a term's coefficient is multiplied with, then [n_coef()] the zeros.
-void ScalarCodec::unpack(const uint8_t* block, float* unpacked) const {
+void ScalarCodec::unpack(const float* params, float* unpacked) const {
   const size_t n_terms = slots_.size();
-  const Half* params =
-      block != nullptr ? reinterpret_cast<const Half*>(block + layout_.code_bytes()) : nullptr;
   for (size_t i = 0; i < n_terms; ++i) {
     const Coord& coord = coords_[static_cast<size_t>(slots_[i].coord)];
-    const float scale = coord.param >= 0 ? half_to_float(params[coord.param]) : 1.0f;
+    const float scale = coord.param >= 0 ? params[coord.param] : 1.0f;
     unpacked[i] = scale * static_cast<float>(slots_[i].mult * coord.step);
   }
   for (size_t c = 0; c < coords_.size(); ++c) {
     const int param = coords_[c].param;
-    unpacked[n_terms + c] = param >= 0 ? half_to_float(params[param + 1]) : 0.0f;
+    unpacked[n_terms + c] = param >= 0 ? params[param + 1] : 0.0f;
   }
 }
 

@@ -40,7 +40,7 @@ class ScalarCodec : public Codec {
   int n_coef() const override { return config_.head_dim + config_.side_rank; }
   float analyse(const float* q, float* coef, float* zero_coef) const override;
   int n_unpacked() const override { return static_cast<int>(slots_.size()) + n_coef(); }
-  void unpack(const uint8_t* block, float* unpacked) const override;
+  void unpack(const float* params, float* unpacked) const override;
   float term_coefficients(const float* coef, const float* unpacked, float* c) const override;
 
   const ValueTerms& terms() const override { return value_terms_; }

@@ -223,14 +223,16 @@ TEST(ScalarCodec, TablesSumToTheScoreOfTheDecodedRow) {
     const auto codec = make_key_codec(CodecSpec::parse(text), d, &head, 0, 0);
     std::vector<uint8_t> block(codec->layout().bytes());
     codec->encode(rows.data(), ~uint64_t{0}, block.data());
-    const Half* params = reinterpret_cast<const Half*>(block.data() + codec->layout().code_bytes());
+    const Half* params = codec->layout().params(block.data());
 
     std::vector<float> coef(static_cast<size_t>(codec->n_coef()));
     std::vector<float> zero_coef(codec->segments().size());
     std::vector<float> unpacked(static_cast<size_t>(codec->n_unpacked()));
     std::vector<float> c(codec->patterns().size() / 16);
     const double shared = codec->analyse(q.data(), coef.data(), zero_coef.data());
-    codec->unpack(block.data(), unpacked.data());
+    std::vector<float> block_params(static_cast<size_t>(codec->layout().n_params));
+    for (size_t i = 0; i < block_params.size(); ++i) block_params[i] = half_to_float(params[i]);
+    codec->unpack(block_params.data(), unpacked.data());
     const double constant = codec->term_coefficients(coef.data(), unpacked.data(), c.data());
 
     Doubles got, wanted;
