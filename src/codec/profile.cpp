@@ -21,6 +21,7 @@ namespace headq {
 namespace {
 
 constexpr std::string_view kFileType = "headq-profile";
+constexpr uint32_t kGgufVersion = 3;
 constexpr size_t kChecksumDigits = 64;
 constexpr int kMaxLayer = 4095;
 constexpr int kMaxHeads = 4096;
@@ -182,6 +183,7 @@ class ProfileReader {
   Profile run() {
     const GgufValue* type = file_.find("general.type");
     if (type == nullptr || type->as_string() != kFileType) fail("not a headq profile");
+    if (file_.version() != kGgufVersion) fail("not in GGUF version 3");
     check_integrity();
     check_version();
     read_pairs();

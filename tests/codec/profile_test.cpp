@@ -142,6 +142,13 @@ TEST(Profile, RejectsOtherFiles) {
   EXPECT_ERROR(parse(model.finish()), ErrorCode::kCorrupt, "not a headq profile");
 }
 
+TEST(Profile, RejectsAnOlderContainer) {
+  Bytes bytes = sample_bytes();
+  bytes[4] = 2;  // GGUF version, right behind the magic
+  seal(bytes);
+  EXPECT_ERROR(parse(bytes), ErrorCode::kCorrupt, "not in GGUF version 3");
+}
+
 TEST(Profile, SaysThatAVersionIsNewer) {
   Bytes bytes = sample_bytes();
   *u32_value(bytes, "headq.version") = 2;
