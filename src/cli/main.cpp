@@ -93,12 +93,8 @@ int run(int argc, char** argv) {
   app.require_subcommand(0, 1);
   app.set_help_flag("-h,--help", "Print this help and exit");
 
-#ifdef HEADQ_HAVE_CALIBRATE
   add_calibrate_command(app);
-#endif
-#ifdef HEADQ_HAVE_PPL
   add_ppl_command(app);
-#endif
   add_inspect_command(app);
   CLI::App* const with = add_with_command(app, arguments.program);
   if (arguments.has_program && (arguments.own.empty() || arguments.own[0] != with->get_name())) {
