@@ -1,46 +1,31 @@
-// The instrument on a tiny model, against llama.cpp's own program where that is built.
+// The instrument on a tiny model, without the plugin.
 
 #include "runner/perplexity.h"
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
-#include <filesystem>
-#include <regex>
-
 #include "headq/error.h"
 #include "models/tiny_models.h"
 #include "runner/run_program.h"
+#include "runner/tiny_run.h"
 
 namespace headq {
 namespace {
 
-using testing::run_program;
+using testing::find_estimate;
+using testing::llama_perplexity;
 using testing::scratch_dir;
 using testing::scratch_file;
-using testing::TinyFamily;
+using testing::tiny_chunks;
+using testing::tiny_model_path;
 
 constexpr int kContext = 256;
-
-const std::string& model_path() {
-  static const std::string path =
-      testing::write_tiny_model({.family = TinyFamily::kLlama}, scratch_dir());
-  return path;
-}
-
-const std::string& text_path() {
-  static const std::string path = scratch_file("text.txt", testing::tiny_text(1200, 5) + "\n");
-  return path;
-}
-
-ChunkedText chunked(const Model& model, int n_ctx) {
-  return ChunkedText("text.txt", model.tokenize(read_text(text_path()).text), n_ctx, model.bos());
-}
 
 PairedSummary dense_on_cpu(const Model& model, int n_chunks, int n_batch, int n_ubatch,
                            int n_threads) {
   const std::vector<CacheSpec> dense(1);
-  return measure_perplexity(model, chunked(model, kContext), dense,
+  return measure_perplexity(model, tiny_chunks(model, kContext), dense,
                             {.n_chunks = n_chunks,
                              .n_batch = n_batch,
                              .n_ubatch = n_ubatch,
@@ -49,33 +34,21 @@ PairedSummary dense_on_cpu(const Model& model, int n_chunks, int n_batch, int n_
       .summary;
 }
 
-// What llama-perplexity prints as "PPL = <value> +/- <error>"; "" when it never gets there. Its log
-// thread may lose the last lines when the program ends, hence the tries.
-std::string llama_perplexity(const std::string& program) {
-  for (int i = 0; i < 20; ++i) {
-    const auto run =
-        run_program({program, "-m", model_path(), "-f", text_path(), "-c", std::to_string(kContext),
-                     "-b", std::to_string(kContext), "--chunks", "3", "-fa", "on", "-t", "2"});
-    if (run.exit_code != 0) ADD_FAILURE() << "exit code " << run.exit_code << ": " << run.err;
-    std::smatch found;
-    const std::regex line(R"(PPL = ([0-9.]+) \+/- ([0-9.]+))");
-    if (std::regex_search(run.err, found, line)) return found[1].str() + " " + found[2].str();
-  }
-  return "";
-}
-
 TEST(Perplexity, AgreesWithLlamaPerplexityToItsLastDigit) {
-  const std::string program = std::string(HEADQ_LLAMA_BIN) + "/llama-perplexity";
-  if (!std::filesystem::exists(program)) GTEST_SKIP() << program << " is not built";
-  const Model model = Model::load(model_path(), Device::kCpu);
+  const Model model = Model::load(tiny_model_path(), Device::kCpu);
   const PairedSummary ours = dense_on_cpu(model, 3, kContext, kContext, 2);
   EXPECT_EQ(ours.n, 3u * (kContext - 1 - kContext / 2));
+  const std::string context = std::to_string(kContext);
+  const auto theirs = find_estimate(
+      llama_perplexity({"-c", context, "-b", context, "--chunks", "3"}, {}, "Final estimate"),
+      "Final estimate: PPL =");
+  ASSERT_TRUE(theirs);
   EXPECT_EQ(fmt::format("{:.4f} {:.5f}", ours.ppl.value, ours.ppl.error),
-            llama_perplexity(program));
+            theirs->first + " " + theirs->second);
 }
 
 TEST(Perplexity, DenseAgainstDenseDivergesByExactlyZero) {
-  const Model model = Model::load(model_path(), Device::kCpu);
+  const Model model = Model::load(tiny_model_path(), Device::kCpu);
   const PairedSummary s = dense_on_cpu(model, 2, 64, 64, 2);
   EXPECT_EQ(s.kld.value, 0.0);
   EXPECT_EQ(s.kld_max, 0.0);
@@ -87,13 +60,13 @@ TEST(Perplexity, DenseAgainstDenseDivergesByExactlyZero) {
 }
 
 TEST(Perplexity, DoesNotDependOnThreads) {
-  const Model model = Model::load(model_path(), Device::kCpu);
+  const Model model = Model::load(tiny_model_path(), Device::kCpu);
   EXPECT_EQ(dense_on_cpu(model, 2, 64, 64, 1).ppl.value,
             dense_on_cpu(model, 2, 64, 64, 2).ppl.value);
 }
 
 TEST(Perplexity, SizesOutsideTheirLimitsAreRefused) {
-  const Model model = Model::load(model_path(), Device::kCpu);
+  const Model model = Model::load(tiny_model_path(), Device::kCpu);
   EXPECT_NO_THROW(check_sizes(model, kMinContext, 1, 1));
   EXPECT_NO_THROW(check_sizes(model, model.n_ctx_train(), 512, 512));
   EXPECT_THROW(check_sizes(model, kMinContext - 1, 512, 512), Error);
@@ -103,7 +76,7 @@ TEST(Perplexity, SizesOutsideTheirLimitsAreRefused) {
 }
 
 TEST(Context, RefusesMoreThanItWasMadeFor) {
-  const Model model = Model::load(model_path(), Device::kCpu);
+  const Model model = Model::load(tiny_model_path(), Device::kCpu);
   Context context(model, {.n_ctx = 256, .n_batch = 8, .n_ubatch = 8, .n_outputs = 4});
   const std::vector<int32_t> tokens = testing::tiny_tokens(9, 1);
   EXPECT_THROW(context.decode(tokens, 0, 0), Error);
@@ -114,7 +87,7 @@ TEST(Context, RefusesMoreThanItWasMadeFor) {
 }
 
 TEST(Context, ClearForgetsTheSequence) {
-  const Model model = Model::load(model_path(), Device::kCpu);
+  const Model model = Model::load(tiny_model_path(), Device::kCpu);
   Context context(model, {.n_ctx = 256, .n_batch = 8, .n_ubatch = 8, .n_outputs = 8});
   const std::vector<int32_t> a = testing::tiny_tokens(8, 1);
   const std::vector<int32_t> b = testing::tiny_tokens(8, 2);
