@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "core/env.h"
+#include "core/isa.h"
 #include "headq/error.h"
 #include "runner/log.h"
 
@@ -36,6 +37,7 @@ Plugin& Plugin::instance() {
 
 Plugin::Plugin() : path_(plugin_path()) {
   capture_llama_log();
+  select_isa(Environment::read().isa);  // here the reason for a no is not lost
   // GGML_BACKEND_PATH may have brought it in already; a second copy would have its own state.
   reg_ = ggml_backend_reg_by_name("HEADQ");
   if (reg_ == nullptr) {

@@ -36,8 +36,8 @@ class Plugin {
   using Observer = std::function<void(const headq_observation&)>;
 
   // Loads it on the first call: the file HEADQ_PLUGIN names, else lib/libggml-headq.so beside the
-  // folder of the running program. Throws Error(kIo) when it is not there and Error(kUnsupported)
-  // when it does not load.
+  // folder of the running program. Throws Error(kIo) when it is not there, Error(kUnsupported)
+  // when it does not load, and what select_isa() throws for HEADQ_ISA.
   static Plugin& instance();
 
   ggml_backend_device* device() const { return device_; }
