@@ -142,6 +142,7 @@ TEST(PluginRun, AgreesWithLlamaPerplexitysDivergence) {
   EXPECT_NEAR(value("Mean    KLD:"), ours.kld.value, kStep);
   EXPECT_NEAR(value("Mean PPL(Q)                   :") / ours.ppl.value, 1.0, 1e-5);
   EXPECT_NEAR(value("Mean PPL(Q)/PPL(base)         :"), ours.ppl_ratio.value, 2 * kStep);
+  EXPECT_NEAR(value("RMS Δp    :"), 100 * ours.rms_dp.value, 100 * kStep);
   EXPECT_NEAR(value("Same top p:"), 100 * ours.top1.value, 100.5 / static_cast<double>(ours.n));
 }
 
