@@ -89,6 +89,7 @@ void SideStore::put(size_t index, int t, const float* row) {
   }
   block.dense_mask |= uint64_t{1} << t;
   block.packed_mask &= ~(uint64_t{1} << t);
+  block.restored_mask &= ~(uint64_t{1} << t);
 }
 
 void SideStore::put(size_t index, int t, const Half* row) {
@@ -101,6 +102,7 @@ void SideStore::put(size_t index, int t, const Half* row) {
   }
   block.dense_mask |= uint64_t{1} << t;
   block.packed_mask &= ~(uint64_t{1} << t);
+  block.restored_mask |= uint64_t{1} << t;
 }
 
 void SideStore::get_head(size_t index, int head, int t, float* row) const {
@@ -142,7 +144,13 @@ void SideStore::pack_head(size_t index, int head, uint64_t mask) {
     const int t = std::countr_zero(rest);
     get_head(index, head, t, rows + t * head_dim_);
   }
-  codec(head).encode(rows, mask, blocks_[index].packed.get() + static_cast<size_t>(head) * head_bytes_);
+  const Block& block = blocks_[index];
+  uint8_t* out = block.packed.get() + static_cast<size_t>(head) * head_bytes_;
+  if ((mask & ~block.restored_mask) == 0) {
+    codec(head).reencode(rows, mask, out);
+  } else {
+    codec(head).encode(rows, mask, out);
+  }
 }
 
 void SideStore::end_pack(size_t index, uint64_t mask) { blocks_[index].packed_mask = mask; }
@@ -188,6 +196,7 @@ void SideStore::copy_block(const SideStore& from, size_t from_index, size_t to_i
     begin_pack(to_index);
     std::memcpy(target.packed.get(), source.packed.get(), head_bytes_ * static_cast<size_t>(n_head_));
     target.packed_mask = source.packed_mask;
+    target.restored_mask = source.restored_mask;
   }
   if (source.capacity != 0) {
     target.dense = pool_.acquire(chunk_halves(source.capacity));

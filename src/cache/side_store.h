@@ -50,7 +50,8 @@ class SideStore {
   // True while dense rows of the block stand at their own places, row t at index t.
   bool is_open(size_t block) const { return blocks_[block].capacity == kBlockTokens; }
 
-  // Writes the row of a cell, [n_head][head_dim]; what was there before is gone.
+  // Writes the row of a cell, [n_head][head_dim]; what was there before is gone. Rows that come as
+  // f16 are taken for ones that get() gave: a block of nothing else is coded by Codec::reencode().
   void put(size_t block, int t, const float* row);
   void put(size_t block, int t, const Half* row);
   // Reads it back as f16, decoded where it is packed, zeros where absent.
@@ -77,6 +78,7 @@ class SideStore {
   struct Block {
     uint64_t packed_mask = 0;
     uint64_t dense_mask = 0;
+    uint64_t restored_mask = 0;         // cells whose row came as f16
     std::unique_ptr<uint8_t[]> packed;  // [n_head][head_bytes_]
     DensePool::Chunk dense;             // [n_head][capacity][stride_]
     uint32_t capacity = 0;              // 64: row t at index t; less: rows of dense_mask in order

@@ -74,8 +74,8 @@ HeadProfile head_profile(const Head& head, int n_basis) {
   eigen_basis(key_covariance, n_basis, out.key_basis, out.key_spectrum);
   out.key_mean = to_floats(head.k.mean());
   out.query_energy = to_floats(query_moment.diagonal());
-  out.key_variance = to_floats(key_covariance.diagonal());
-  out.value_variance = to_floats(head.v.covariance().diagonal());
+  out.key_variance = to_floats(key_covariance.diagonal().cwiseMax(0.0));
+  out.value_variance = to_floats(head.v.covariance().diagonal().cwiseMax(0.0));
   return out;
 }
 

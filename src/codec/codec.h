@@ -63,6 +63,12 @@ class Codec {
   // block: layout().bytes() bytes. Cost: O(64 * head_dim * (1 + side rank)).
   virtual void encode(const float* rows, uint64_t valid, uint8_t* block) const = 0;
 
+  // The same for rows that decode() gave, possibly rounded to f16 since: finds their codes again
+  // where encode() would quantise the quantised. All rows must have been of one block.
+  virtual void reencode(const float* rows, uint64_t valid, uint8_t* block) const {
+    encode(rows, valid, block);
+  }
+
   // The row [head_dim] that token t of a block stands for.
   virtual void decode(const uint8_t* block, int t, float* row) const = 0;
 

@@ -208,16 +208,20 @@ void ScalarCodec::code_segment(const Segment& segment, uint64_t valid, std::vect
   }
 }
 
-void ScalarCodec::encode(const float* rows, uint64_t valid, uint8_t* block) const {
-  const int d = config_.head_dim;
+// Codes the base of every valid row; returns the coded coordinates, [64][n_coef()].
+std::vector<float> ScalarCodec::code_base(const float* rows, uint64_t valid, uint8_t* block) const {
   std::fill_n(block, layout_.bytes(), uint8_t{0});
   Half* params = reinterpret_cast<Half*>(block + layout_.code_bytes());
   std::vector<float> x = analysed_rows(rows, valid);
   const size_t n_base = segments_.size() - (config_.side_rank > 0 ? 1 : 0);
   for (size_t s = 0; s < n_base; ++s) code_segment(segments_[s], valid, x, block, params);
-  if (config_.side_rank == 0) return;
+  return x;
+}
 
-  // z = U^T (k - k^), coded like any other coordinates.
+// Codes z = sign U^T (k - k^) like any other coordinates; k^ is the base's row for x.
+void ScalarCodec::code_side(const float* rows, uint64_t valid, float sign, std::vector<float>& x,
+                            uint8_t* block) const {
+  const int d = config_.head_dim;
   std::vector<float> coded(static_cast<size_t>(d));
   for (int t = 0; t < kBlockTokens; ++t) {
     if ((valid >> t & 1) == 0) continue;
@@ -226,11 +230,47 @@ void ScalarCodec::encode(const float* rows, uint64_t valid, uint8_t* block) cons
     for (int j = 0; j < config_.side_rank; ++j) {
       const float* u = config_.side_basis.data() + j * d;
       float z = 0.0f;
-      for (int c = 0; c < d; ++c) z += u[c] * (finite(rows[t * d + c]) - coded[static_cast<size_t>(c)]);
-      y[d + j] = z;
+      for (int c = 0; c < d; ++c) {
+        z += u[c] * (finite(rows[t * d + c]) - coded[static_cast<size_t>(c)]);
+      }
+      y[d + j] = sign * z;
     }
   }
+  Half* params = reinterpret_cast<Half*>(block + layout_.code_bytes());
   code_segment(segments_.back(), valid, x, block, params);
+}
+
+void ScalarCodec::encode(const float* rows, uint64_t valid, uint8_t* block) const {
+  std::vector<float> x = code_base(rows, valid, block);
+  if (config_.side_rank > 0) code_side(rows, valid, 1.0f, x, block);
+}
+
+// A decoded row is k^ + sign U z, and k^ alone lies on the base's grid. Alternately takes off the
+// side code found so far and codes the base of the rest, until the codes stand.
+void ScalarCodec::reencode(const float* rows, uint64_t valid, uint8_t* block) const {
+  constexpr int kMaxPasses = 16;
+  if (config_.side_rank == 0) return encode(rows, valid, block);
+  const int d = config_.head_dim;
+  const float sign = static_cast<float>(config_.side_sign);
+  std::vector<float> x = code_base(rows, valid, block);
+  code_side(rows, valid, sign, x, block);
+  std::vector<float> rest(static_cast<size_t>(kBlockTokens * d));
+  for (int pass = 0; pass < kMaxPasses; ++pass) {
+    const std::vector<uint8_t> before(block, block + layout_.bytes());
+    for (int t = 0; t < kBlockTokens; ++t) {
+      if ((valid >> t & 1) == 0) continue;
+      float* row = rest.data() + t * d;
+      for (int c = 0; c < d; ++c) row[c] = finite(rows[t * d + c]);
+      for (int j = 0; j < config_.side_rank; ++j) {
+        const float* u = config_.side_basis.data() + j * d;
+        const float z = sign * x[static_cast<size_t>(t * n_coef() + d + j)];
+        for (int c = 0; c < d; ++c) row[c] -= z * u[c];
+      }
+    }
+    x = code_base(rest.data(), valid, block);
+    code_side(rows, valid, sign, x, block);
+    if (std::equal(before.begin(), before.end(), block)) return;
+  }
 }
 
 // The base's row for coded coordinates x: back through the Hadamard transform, mean put back.

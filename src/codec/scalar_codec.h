@@ -31,6 +31,7 @@ class ScalarCodec : public Codec {
   int head_dim() const override { return config_.head_dim; }
   const BlockLayout& layout() const override { return layout_; }
   void encode(const float* rows, uint64_t valid, uint8_t* block) const override;
+  void reencode(const float* rows, uint64_t valid, uint8_t* block) const override;
   void decode(const uint8_t* block, int t, float* row) const override;
 
   std::span<const Segment> segments() const override { return segments_; }
@@ -72,6 +73,9 @@ class ScalarCodec : public Codec {
   void finish_plan();
 
   std::vector<float> analysed_rows(const float* rows, uint64_t valid) const;
+  std::vector<float> code_base(const float* rows, uint64_t valid, uint8_t* block) const;
+  void code_side(const float* rows, uint64_t valid, float sign, std::vector<float>& x,
+                 uint8_t* block) const;
   void code_segment(const Segment& segment, uint64_t valid, std::vector<float>& x, uint8_t* codes,
                     Half* params) const;
   void code_value(int coord, int t, float zero, float scale, float* x, uint8_t* codes) const;

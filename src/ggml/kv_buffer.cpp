@@ -123,6 +123,7 @@ KvBuffer::Stats KvBuffer::stats(uint32_t configuration) {
       stats.n_tokens = std::max(stats.n_tokens, bytes.n_cells);
     }
     stats.dense += buffer->pool_.bytes();
+    if (buffer->policy_->profile != nullptr) stats.profile = buffer->policy_->profile->payload_bytes();
   }
   return stats;
 }

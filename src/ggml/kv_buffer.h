@@ -45,6 +45,7 @@ class KvBuffer {
     CacheBytes sum;
     size_t dense = 0;
     size_t n_tokens = 0;
+    size_t profile = 0;  // counted once, however many buffers read it
   };
 
   static ggml_backend_buffer_t allocate(ggml_backend_buffer_type_t type, size_t size);

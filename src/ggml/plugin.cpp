@@ -160,8 +160,7 @@ void api_get_stats(uint32_t configuration, headq_stats* out) {
   out->packed_bytes = stats.sum.packed;
   out->dense_bytes = stats.dense;
   out->meta_bytes = stats.sum.meta;
-  const auto& profile = PluginState::instance().policy()->profile;
-  out->profile_bytes = profile != nullptr ? profile->payload_bytes() : 0;
+  out->profile_bytes = stats.profile;
 }
 
 void api_set_observer(headq_observer_t observer, void* user) {

@@ -38,7 +38,7 @@ struct headq_stats {
   uint64_t packed_bytes;     // codes and their block and token parameters
   uint64_t dense_bytes;      // window, sinks and open blocks, as allocated
   uint64_t meta_bytes;       // per-block bookkeeping
-  uint64_t profile_bytes;    // bases, means and tables held for reading, once a process
+  uint64_t profile_bytes;    // bases, means and tables of its profile, counted once
 };
 typedef void (*headq_get_stats_t)(uint32_t configuration, headq_stats* stats);
 
