@@ -237,17 +237,50 @@ TEST(LlamaCompletion, RunsUnchanged) {
   EXPECT_THAT(ended.output, HasSubstr("HEADQ KV buffer size"));
 }
 
+// llama-bench -v logs without a thread, so its last line is never lost.
+std::vector<std::string> loud_bench(const std::vector<std::string>& extra) {
+  std::vector<std::string> args = {program("llama-bench"),
+                                   "-m",
+                                   model_path(),
+                                   "-p",
+                                   "8",
+                                   "-n",
+                                   "0",
+                                   "-r",
+                                   "1",
+                                   "-t",
+                                   "1",
+                                   "-dev",
+                                   "HEADQ0",
+                                   "-ngl",
+                                   "99",
+                                   "-fa",
+                                   "on",
+                                   "-v"};
+  args.insert(args.end(), extra.begin(), extra.end());
+  return args;
+}
+
 TEST(Programs, UnknownSpecInTheEnvironmentStopsThem) {
-  const Ended ended = run_program(completion({}), plugin_environment("kivi5"), "kivi5");
+  const Ended ended = run_program(loud_bench({}), plugin_environment("kivi5"), "kivi5");
   EXPECT_GT(ended.status, 0);
   EXPECT_THAT(ended.output, HasSubstr("kivi5"));
 }
 
 TEST(Programs, QuantizedCacheTypeStopsThem) {
-  const Ended ended = run_program(completion({"-ctk", "q8_0", "-ctv", "q8_0"}),
-                                  plugin_environment("kivi2"), "q8_0");
+  const Ended ended = run_program(loud_bench({"-ctk", "q8_0", "-ctv", "q8_0"}),
+                                  plugin_environment("kivi2"), "headq: ");
   EXPECT_GT(ended.status, 0);
+  EXPECT_THAT(ended.output, HasSubstr("headq: "));
   EXPECT_THAT(ended.output, HasSubstr("q8_0"));
+}
+
+TEST(Programs, ImpossibleIsaStopsThem) {
+  std::map<std::string, std::string> env = plugin_environment("kivi2");
+  env["HEADQ_ISA"] = "avx1024";
+  const Ended ended = run_program(loud_bench({}), env, "avx1024");
+  EXPECT_GT(ended.status, 0);
+  EXPECT_THAT(ended.output, HasSubstr("avx1024"));
 }
 
 }  // namespace

@@ -31,6 +31,10 @@ TEST(Refusal, CacheTypesOtherThanF16) {
               AllOf(HasSubstr("f32"), HasSubstr("f16")));
 }
 
+TEST(Refusal, FlashAttentionOff) {
+  EXPECT_THAT(refusal({}, {.flash_attn = false}), HasSubstr("-fa on"));
+}
+
 TEST(Refusal, HeadDimensionsOutOfRange) {
   EXPECT_THAT(refusal({.head_dim = 12}, {}), AllOf(HasSubstr("12"), HasSubstr("16")));
   EXPECT_THAT(refusal({.head_dim = 260}, {}), AllOf(HasSubstr("260"), HasSubstr("256")));
