@@ -296,15 +296,15 @@ void PieceContext::weigh_packed(const Codec& codec, const uint8_t* packed, const
     const int n_terms = segment.term_end - segment.term_begin;
     kernels_.value_dots(packed, terms.group.data() + segment.term_begin,
                         terms.table.data() + segment.term_begin * 16, n_terms, work.w, work.dots);
+    const int* coord = terms.coord.data() + segment.term_begin;
+    const float* term_scale = terms.scale.data() + segment.term_begin;
     for (int i = 0; i < n_terms; ++i) {
-      const size_t term = static_cast<size_t>(segment.term_begin + i);
-      acc[terms.coord[term]] += unit * terms.scale[term] * static_cast<float>(work.dots[i]);
+      acc[coord[i]] += unit * term_scale[i] * static_cast<float>(work.dots[i]);
     }
     if (!token_params) continue;
     const float zero = kernels_.dot64(p, scale + kBlockTokens);
-    for (int i = segment.coord_begin; i < segment.coord_end; ++i) {
-      acc[codec.coord_order()[static_cast<size_t>(i)]] += zero;
-    }
+    const int* order = codec.coord_order().data();
+    for (int i = segment.coord_begin; i < segment.coord_end; ++i) acc[order[i]] += zero;
   }
 }
 

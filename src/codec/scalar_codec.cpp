@@ -357,11 +357,18 @@ void ScalarCodec::unpack(const float* params, float* unpacked) const {
 
 float ScalarCodec::term_coefficients(const float* coef, const float* unpacked, float* c) const {
   const size_t n_terms = slots_.size();
-  for (size_t i = 0; i < n_terms; ++i) c[i] = coef[slots_[i].coord] * unpacked[i];
+  const int* coord = value_terms_.coord.data();
+  for (size_t i = 0; i < n_terms; ++i) c[i] = coef[coord[i]] * unpacked[i];
+  // Eight sums side by side, because one would wait for each addition.
   const float* zeros = unpacked + n_terms;
-  float constant = 0.0f;
-  for (size_t j = 0; j < coords_.size(); ++j) constant += coef[j] * zeros[j];
-  return constant;
+  const size_t n = coords_.size();
+  float sum[8] = {};
+  size_t j = 0;
+  for (; j + 8 <= n; j += 8) {
+    for (size_t l = 0; l < 8; ++l) sum[l] += coef[j + l] * zeros[j + l];
+  }
+  for (; j < n; ++j) sum[0] += coef[j] * zeros[j];
+  return ((sum[0] + sum[4]) + (sum[1] + sum[5])) + ((sum[2] + sum[6]) + (sum[3] + sum[7]));
 }
 
 void ScalarCodec::synthesise(const float* acc, float* out) const {

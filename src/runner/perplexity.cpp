@@ -140,6 +140,8 @@ PerplexityReport measure_perplexity(const Model& model, const ChunkedText& text,
   check_sizes(model, text.n_ctx(), options.n_batch, options.n_ubatch);
   if (specs.empty()) throw Error(ErrorCode::kInvalidArgument, "no cache to measure");
   if (!options.profile.empty()) model.check_profile(options.profile);
+  PerplexityReport report;
+  report.n_chunks = chunks_to_run(text, options.n_chunks);
   const int n_batch = std::min(options.n_batch, text.n_ctx());
   ContextOptions context = {.n_ctx = text.n_ctx(),
                             .n_batch = n_batch,
@@ -157,8 +159,6 @@ PerplexityReport measure_perplexity(const Model& model, const ChunkedText& text,
     contexts.push_back(std::make_unique<Context>(model, context));
     sources.push_back(contexts.back().get());
   }
-  PerplexityReport report;
-  report.n_chunks = chunks_to_run(text, options.n_chunks);
   const auto scores = score_lockstep(text, dense, sources, model.n_vocab(),
                                      {.n_chunks = report.n_chunks,
                                       .n_batch = n_batch,
