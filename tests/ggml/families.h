@@ -11,8 +11,8 @@
 
 namespace headq::testing {
 
-// Families the plugin serves. Gemma 4 is left out: its last layers own no cache, and llama.cpp's
-// scheduler gives their attention to the CPU backend.
+// Families the plugin serves. Gemma 4 is refused: its last layers own no cache, and llama.cpp's
+// scheduler gives their attention to the CPU backend (refusal_test.cpp).
 inline std::vector<TinyFamily> served_families() {
   std::vector<TinyFamily> out;
   for (TinyFamily family : all_tiny_families()) {

@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cmath>
 #include <fstream>
 #include <functional>
 
@@ -36,10 +38,25 @@ TEST(Refusal, FlashAttentionOff) {
 }
 
 TEST(Refusal, HeadDimensionsOutOfRange) {
-  EXPECT_THAT(refusal({.head_dim = 12}, {}), AllOf(HasSubstr("12"), HasSubstr("16")));
-  EXPECT_THAT(refusal({.head_dim = 260}, {}), AllOf(HasSubstr("260"), HasSubstr("256")));
-  EXPECT_THAT(refusal({.head_dim = 16}, {}), IsEmpty());
-  EXPECT_THAT(refusal({.head_dim = 256}, {}), IsEmpty());
+  EXPECT_THAT(refusal({.head_dim = 12, .n_embd = 64}, {}), AllOf(HasSubstr("12"), HasSubstr("16")));
+  EXPECT_THAT(refusal({.head_dim = 260, .n_embd = 64}, {}),
+              AllOf(HasSubstr("260"), HasSubstr("256")));
+  EXPECT_THAT(refusal({.head_dim = 16, .n_embd = 64}, {}), IsEmpty());
+  EXPECT_THAT(refusal({.head_dim = 256, .n_embd = 64}, {}), IsEmpty());
+}
+
+TEST(Refusal, LayersThatShareACache) {
+  // Nothing in a context tells that a layer reads another one's cache, so it shows with the first
+  // batch: llama.cpp's scheduler copies the cache to the CPU backend. That batch must not look
+  // fine, and no later one may run.
+  const Model model({.family = TinyFamily::kGemma4}, Backend::kHeadq);
+  Session session(model, {.kv = "kivi2"});
+  const Logits first = session.decode(tiny_tokens(20, 1));
+  EXPECT_TRUE(
+      std::all_of(first.data.begin(), first.data.end(), [](float x) { return std::isnan(x); }));
+  EXPECT_THAT(Plugin::get().last_error(), HasSubstr("share a KV cache"));
+  EXPECT_THROW(session.decode(tiny_tokens(1, 2), 20), std::runtime_error);
+  EXPECT_THROW(session.decode(tiny_tokens(1, 2), 20), std::runtime_error);
 }
 
 // What headq_configure says to one change of the defaults.
