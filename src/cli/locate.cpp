@@ -7,7 +7,6 @@
 #include <filesystem>
 #include <sstream>
 
-#include "core/env.h"
 #include "headq/error.h"
 
 namespace headq {
@@ -21,21 +20,6 @@ bool is_runnable(const fs::path& path) {
 }
 
 }  // namespace
-
-std::string find_plugin() {
-  fs::path path = Environment::read().plugin;
-  if (path.empty()) {
-    const fs::path program = fs::read_symlink("/proc/self/exe");
-    path = program.parent_path().parent_path() / "lib" / "libggml-headq.so";
-  }
-  std::error_code ignored;
-  if (!fs::is_regular_file(path, ignored)) {
-    throw Error(ErrorCode::kIo, fmt::format("the plugin {} is not there; HEADQ_PLUGIN can name "
-                                            "another place",
-                                            path.string()));
-  }
-  return fs::absolute(path).string();
-}
 
 std::string find_program(const std::string& name) {
   if (name.find('/') != std::string::npos) {

@@ -4,10 +4,6 @@
 
 namespace headq {
 
-// The plugin that programs load: the file HEADQ_PLUGIN names, else ../lib/libggml-headq.so beside
-// the folder of this program. Absolute. Throws Error(kIo) when it is not there.
-std::string find_plugin();
-
 // The file a program name stands for: itself when it has a slash, else the one in the bin folder of
 // the llama.cpp that this headq was built for, else the first one in PATH. Throws Error(kIo) when
 // there is none that can be run.

@@ -25,6 +25,7 @@
 #include "headq/model_info.h"
 #include "headq/profile.h"
 #include "headq/spec.h"
+#include "runner/plugin.h"
 
 namespace headq {
 namespace {

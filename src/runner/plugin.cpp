@@ -14,13 +14,6 @@
 namespace headq {
 namespace {
 
-std::string plugin_path() {
-  const std::string named = Environment::read().plugin;
-  if (!named.empty()) return named;
-  const auto program = std::filesystem::read_symlink("/proc/self/exe");
-  return (program.parent_path().parent_path() / "lib" / "libggml-headq.so").string();
-}
-
 double bits(uint64_t bytes, uint64_t elements) {
   return elements == 0 ? 0.0 : 8.0 * static_cast<double>(bytes) / static_cast<double>(elements);
 }
@@ -30,22 +23,34 @@ double bits(uint64_t bytes, uint64_t elements) {
 double CacheStats::true_bits() const { return bits(cache_bytes(), n_elements); }
 double CacheStats::packed_bits() const { return bits(packed_bytes, packed_elements); }
 
+std::string find_plugin() {
+  namespace fs = std::filesystem;
+  fs::path path = Environment::read().plugin;
+  if (path.empty()) {
+    const fs::path program = fs::read_symlink("/proc/self/exe");
+    path = program.parent_path().parent_path() / "lib" / "libggml-headq.so";
+  }
+  std::error_code ignored;
+  if (!fs::is_regular_file(path, ignored)) {
+    throw Error(ErrorCode::kIo, fmt::format("the plugin '{}' is not there; HEADQ_PLUGIN can name "
+                                            "another place",
+                                            path.string()));
+  }
+  return fs::absolute(path).string();
+}
+
 Plugin& Plugin::instance() {
   static Plugin plugin;
   return plugin;
 }
 
-Plugin::Plugin() : path_(plugin_path()) {
+Plugin::Plugin() {
   capture_llama_log();
   select_isa(Environment::read().isa);  // here the reason for a no is not lost
   // GGML_BACKEND_PATH may have brought it in already; a second copy would have its own state.
   reg_ = ggml_backend_reg_by_name("HEADQ");
   if (reg_ == nullptr) {
-    if (!std::filesystem::exists(path_)) {
-      throw Error(ErrorCode::kIo, fmt::format("the plugin '{}' is not there; HEADQ_PLUGIN can name "
-                                              "another place",
-                                              path_));
-    }
+    path_ = find_plugin();
     take_llama_error();
     reg_ = ggml_backend_load(path_.c_str());
     if (reg_ == nullptr) {

@@ -30,6 +30,10 @@ struct CacheStats {
   double packed_bits() const;
 };
 
+// The plugin that programs load: the file HEADQ_PLUGIN names, else ../lib/libggml-headq.so beside
+// the folder of this program. Absolute. Throws Error(kIo) when it is not there.
+std::string find_plugin();
+
 // libggml-headq.so in this process. Loaded once, never unloaded: caches may outlive every handle.
 class Plugin {
  public:
@@ -62,7 +66,7 @@ class Plugin {
   template <typename Fn>
   Fn function(const char* name) const;
 
-  std::string path_;
+  std::string path_ = "HEADQ";  // what messages call it
   ggml_backend_reg* reg_ = nullptr;
   ggml_backend_device* device_ = nullptr;
   headq_configure_t configure_ = nullptr;
