@@ -6,6 +6,8 @@
 // of the logits' RMS for prompts and 2e-3 for decoding, and the plugin has to be at least as near.
 #include <gtest/gtest.h>
 
+#include <ostream>
+
 #include "ggml/compare.h"
 #include "ggml/families.h"
 #include "ggml/session.h"
@@ -75,6 +77,10 @@ TEST_P(DenseHeadDim, IsAsNearToF32AsTheCpuBackend) {
 struct Heads {
   int n_head, n_head_kv;
 };
+
+std::ostream& operator<<(std::ostream& out, const Heads& heads) {
+  return out << heads.n_head << " over " << heads.n_head_kv;
+}
 
 class DenseGroups : public ::testing::TestWithParam<Heads> {};
 

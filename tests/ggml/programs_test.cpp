@@ -189,6 +189,23 @@ TEST(LlamaPerplexity, RunsUnchanged) {
   EXPECT_GT(std::abs(coarse - cpu), 5e-3 * cpu);
 }
 
+TEST(LlamaPerplexity, IsTheSameAtEveryInstructionSet) {
+  const std::string text_path = scratch_dir() + "/text.txt";
+  std::ofstream(text_path) << tiny_text(700, 6);
+  const auto at_level = [&](const std::string& isa) {
+    std::map<std::string, std::string> env = plugin_environment("kivi2+hq4x4@random/token4h");
+    env["HEADQ_ISA"] = isa;
+    return perplexity(on_plugin({program("llama-perplexity"), "-m", model_path(), "-f", text_path,
+                                 "-c", "512", "--chunks", "2", "-t", "2"}),
+                      env);
+  };
+  const double scalar = at_level("scalar");
+  EXPECT_EQ(at_level(""), scalar);  // the machine's best
+  if (__builtin_cpu_supports("avx2") != 0) {
+    EXPECT_EQ(at_level("avx2"), scalar);
+  }
+}
+
 TEST(LlamaBench, RunsUnchanged) {
   const Ended ended = run_program({program("llama-bench"),
                                    "-m",

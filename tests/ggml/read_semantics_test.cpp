@@ -100,6 +100,24 @@ TEST_F(ReadSemantics, EverySequenceHasItsOwnSinks) {
   EXPECT_EQ(first_difference(a.decode(tokens, 0, 2), b.decode(tokens, 0, 2)), 127);
 }
 
+TEST_F(ReadSemantics, OverwrittenSinksAreSinksNoMore) {
+  // Sequence 0 fills block 0 with sinks and goes; rows of sequence 1 beyond its own sinks take the
+  // cells, and with no window the block is read packed from its last row on.
+  SessionConfig dense{.window = 0, .sinks = kBlock, .n_seq_max = 2};
+  SessionConfig packed = dense;
+  packed.kv = "kivi2";
+  Session a(model_, dense);
+  Session b(model_, packed);
+  const std::vector<int32_t> tokens = tiny_tokens(200, 30);
+  for (Session* session : {&a, &b}) {
+    session->decode(tiny_tokens(kBlock, 31), 0, 0);
+    session->decode(std::span(tokens).first(100), 0, 1);
+    ASSERT_TRUE(llama_memory_seq_rm(session->memory(), 0, -1, -1));
+  }
+  const std::span<const int32_t> rest = std::span(tokens).subspan(100, 80);
+  EXPECT_EQ(first_difference(a.decode(rest, 100, 1), b.decode(rest, 100, 1)), kBlock - 1);
+}
+
 TEST_F(ReadSemantics, StreamsHaveTheirOwnStamps) {
   // Rows written to another stream make no cell of this one older.
   SessionConfig dense{.n_ctx = 1024, .n_seq_max = 2, .unified = false};

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <fstream>
+#include <ostream>
 #include <sstream>
 
 #include "ggml/session.h"
@@ -97,6 +98,8 @@ struct SpecBits {
   const char* kv;
   double bits;  // of a packed element, keys and values averaged
 };
+
+std::ostream& operator<<(std::ostream& out, const SpecBits& spec) { return out << spec.kv; }
 
 class PackedBits : public ::testing::TestWithParam<SpecBits> {};
 
