@@ -12,6 +12,7 @@ enum class BaseKind {
   kDense,  // f16 rows, nothing packed
   kKivi,   // asymmetric min-max; keys: per channel over a block, values: per token over 64 channels
   kToken,  // asymmetric min-max per token over groups of 32 channels
+  kNib,    // operator-matched: a calibrated transform and codebooks, no parameters in the cache
 };
 
 // Where the basis U of the side code comes from.
@@ -23,13 +24,17 @@ enum class SideBasis {
 
 // What one side of the cache is stored as. Immutable value; parse() and to_string() are inverse.
 //
-//   spec  := base [ side ]
+//   spec  := base [ side ] | nib
 //   base  := "dense" | "kivi2" | "kivi3" | "kivi4" | "kivi8" | ("token2" | "token4") ["h"] ["c"]
 //   side  := ("+" | "-") "hq" <rank> "x4" [ "@query" | "@key" | "@random" [ ":" <seed> ] ]
+//   nib   := "nib" <rate> [ "@random" [ ":" <seed> ] ] [ "-last" <n> ]
 //
 // "h" rotates each row by an orthonormal Hadamard transform before it is coded, "c" subtracts the
 // profile's mean key first. A "-" in front of the side code subtracts the logit correction instead
-// of adding it (the wrong-sign control). Side codes and "c" are for keys only.
+// of adding it (the wrong-sign control). Side codes and "c" are for keys only. The rate of nib is in
+// bits per element, on average over all layers and heads; a profile holds the code of one rate for
+// each side. "@random" names a code that was fitted in a random basis, "-last" subtracts the terms of
+// the last n nibbles of each head (controls).
 struct CodecSpec {
   BaseKind base = BaseKind::kDense;
   int bits = 16;          // kivi: 2, 3, 4, 8; token: 2, 4; dense: 16
@@ -39,8 +44,11 @@ struct CodecSpec {
   int side_sign = +1;     // +1 or -1
   SideBasis side_basis = SideBasis::kQuery;
   uint64_t seed = 1;  // of the random basis
+  double rate = 0.0;  // nib only: kMinRate..kMaxRate bits per element
+  int wrong_sign = 0;  // nib only: nibbles of each head whose terms are subtracted
 
   bool is_dense() const { return base == BaseKind::kDense; }
+  bool is_nib() const { return base == BaseKind::kNib; }
   bool needs_profile() const;
 
   // Throws Error(kInvalidArgument) naming the text and what is allowed.
@@ -51,6 +59,7 @@ struct CodecSpec {
 };
 
 inline constexpr int kMaxSideRank = 16;
+inline constexpr double kMinRate = 0.25, kMaxRate = 8.0;
 inline constexpr int kMinHeadDim = 16;
 inline constexpr int kMaxHeadDim = 256;
 

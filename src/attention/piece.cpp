@@ -26,22 +26,22 @@ void for_runs(uint64_t bits, const Fn& fn) {
   }
 }
 
-// Sizes of a codec's work space; zeros for a dense side.
-struct CodecSizes {
-  size_t n_coef = 0, n_segments = 0, n_terms = 0, n_unpacked = 0, n_groups = 0, n_params = 0;
-
-  explicit CodecSizes(const Codec* codec) {
-    if (codec == nullptr) return;
-    n_coef = static_cast<size_t>(codec->n_coef());
-    n_segments = codec->segments().size();
-    n_terms = codec->patterns().size() / 16;
-    n_unpacked = static_cast<size_t>(codec->n_unpacked());
-    n_groups = static_cast<size_t>(codec->layout().n_groups);
-    n_params = static_cast<size_t>(codec->layout().n_params);
-  }
-};
-
 }  // namespace
+
+PieceContext::CodecSizes::CodecSizes(const SideStore& side) {
+  const auto raise = [](size_t& size, size_t value) { size = std::max(size, value); };
+  for (int head = 0; head < side.n_head() && !side.is_dense(); ++head) {
+    const Codec& codec = side.codec(head);
+    raise(n_coef, static_cast<size_t>(codec.n_coef()));
+    raise(n_segments, codec.segments().size());
+    raise(n_terms, codec.patterns().size() / 16);
+    raise(n_unpacked, static_cast<size_t>(codec.n_unpacked()));
+    raise(n_groups, static_cast<size_t>(codec.layout().n_groups));
+    raise(n_params, static_cast<size_t>(codec.layout().n_params));
+    raise(n_value_terms, codec.terms().group.size());
+    raise(n_coords, static_cast<size_t>(codec.n_coords()));
+  }
+}
 
 // Scratch of one thread. Without block parameters the tables of a query hold for all blocks, so
 // every query has its own; otherwise the first one's are made anew for each block and query.
@@ -65,8 +65,8 @@ struct PieceContext::Work {
   int32_t* dots = nullptr;   // [value terms]
   size_t total = 0;          // floats
 
-  Work(float* base, size_t queries, size_t key_stride, const CodecSizes& key, const CodecSizes& value,
-       size_t value_terms) {
+  Work(float* base, size_t queries, size_t key_stride, const CodecSizes& key,
+       const CodecSizes& value) {
     const auto take = [&](auto*& pointer, size_t n_floats) {
       pointer = reinterpret_cast<std::remove_reference_t<decltype(pointer)>>(base + total);
       total += padded(n_floats);
@@ -87,7 +87,7 @@ struct PieceContext::Work {
     take(scores, queries * kPieceTokens);
     take(p, kBlockTokens);
     take(w, kBlockTokens / 2);
-    take(dots, value_terms);
+    take(dots, value.n_value_terms);
   }
 };
 
@@ -100,11 +100,11 @@ PieceContext::PieceContext(const LayerCache& cache, const Kernels& kernels,
       visible_(visible),
       n_blocks_(n_blocks),
       slopes_(slopes),
+      key_sizes_(cache.keys()),
+      value_sizes_(cache.values()),
       group_(in.n_head / cache.shape().n_head_kv) {
   const SideStore& keys = cache.keys();
   const SideStore& values = cache.values();
-  if (!keys.is_dense()) key_codec_ = &keys.codec(0);
-  if (!values.is_dense()) value_codec_ = &values.codec(0);
   tile_rows_ = std::clamp(kTileQueries / group_, 1, std::max(in.n_rows, 1));
   max_queries_ = tile_rows_ * group_;
   const size_t row_tiles = static_cast<size_t>((in.n_rows + tile_rows_ - 1) / tile_rows_);
@@ -113,15 +113,13 @@ PieceContext::PieceContext(const LayerCache& cache, const Kernels& kernels,
   n_pieces_ = static_cast<size_t>((n_blocks + kPieceBlocks - 1) / kPieceBlocks);
   key_stride_ = keys.row_stride();
   value_stride_ = values.row_stride();
-  n_coords_ = value_codec_ != nullptr ? value_codec_->n_coords() : 0;
   query_floats_ = kPartialHeader + static_cast<size_t>(value_stride_) +
-                  padded(static_cast<size_t>(n_coords_));
+                  padded(value_sizes_.n_coords);
 }
 
 PieceContext::Work PieceContext::work_at(float* scratch) const {
   return Work(scratch, static_cast<size_t>(max_queries_), static_cast<size_t>(key_stride_),
-              CodecSizes(key_codec_), CodecSizes(value_codec_),
-              value_codec_ != nullptr ? value_codec_->terms().group.size() : 0);
+              key_sizes_, value_sizes_);
 }
 
 size_t PieceContext::scratch_floats() const { return work_at(nullptr).total; }
@@ -161,7 +159,7 @@ void PieceContext::load_queries(const Tile& tile, Work& work) const {
     float* q = work.q + i * key_stride_;
     for (int c = 0; c < d; ++c) q[c] = from[c] * scale;
     std::fill(q + d, q + key_stride_, 0.0f);
-    if (key_codec_ == nullptr) continue;
+    if (cache_.keys().is_dense()) continue;
     const Codec& codec = cache_.keys().codec(tile.kv_head);
     const int n_segments = static_cast<int>(codec.segments().size());
     work.shared[i] =
@@ -415,7 +413,7 @@ void PieceContext::finish(size_t tile_index, const float* total) const {
                                static_cast<size_t>(d);
     const float* dense = query + kPartialHeader;
     std::copy_n(dense, d, out);
-    if (value_codec_ != nullptr) {
+    if (!cache_.values().is_dense()) {
       const Codec& codec = cache_.values().codec(tile.kv_head);
       codec.synthesise(dense + value_stride_, out);
     }

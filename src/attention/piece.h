@@ -44,6 +44,14 @@ class PieceContext {
   };
   struct Work;  // scratch, laid out
 
+  // Sizes of a side's work space, the largest over its heads; zeros for a dense side.
+  struct CodecSizes {
+    size_t n_coef = 0, n_segments = 0, n_terms = 0, n_unpacked = 0, n_groups = 0, n_params = 0;
+    size_t n_value_terms = 0, n_coords = 0;
+
+    explicit CodecSizes(const SideStore& side);
+  };
+
   Tile tile_at(size_t index) const;
   Work work_at(float* scratch) const;
   const uint64_t* visible_row(const Tile& tile, int row) const {
@@ -76,8 +84,7 @@ class PieceContext {
   const uint64_t* visible_;
   int n_blocks_;
   const float* slopes_;
-  const Codec* key_codec_ = nullptr;      // of head 0, for sizes; null: dense
-  const Codec* value_codec_ = nullptr;
+  CodecSizes key_sizes_, value_sizes_;
   int group_;        // query heads per KV head
   int tile_rows_;    // query rows per tile
   int max_queries_;  // per tile
@@ -85,7 +92,6 @@ class PieceContext {
   size_t n_tiles_;
   size_t n_pieces_;
   int key_stride_, value_stride_;
-  int n_coords_;
   size_t query_floats_;  // of a partial, per query
 };
 

@@ -30,6 +30,9 @@ std::vector<std::unique_ptr<Codec>> make_codecs(int layer, const LayerShape& sha
                               shape.d_k, shape.d_v));
     }
     heads = profile->layer_heads(entry);
+    if (const std::string why = profile->why_lacks(spec); !why.empty()) {
+      throw Error(ErrorCode::kMismatch, why);
+    }
   }
   std::vector<std::unique_ptr<Codec>> codecs;
   for (int h = 0; h < shape.n_head_kv; ++h) {

@@ -20,8 +20,10 @@ SideStore::SideStore(int n_head, int head_dim, std::vector<std::unique_ptr<Codec
       codecs_(std::move(codecs)),
       blocks_(n_blocks),
       pool_(pool) {
-  if (!codecs_.empty()) {
-    head_bytes_ = static_cast<size_t>(padded(static_cast<int>(codecs_[0]->layout().bytes()), 16));
+  head_offset_.push_back(0);
+  for (const auto& codec : codecs_) {
+    head_offset_.push_back(head_offset_.back() +
+                           static_cast<size_t>(padded(static_cast<int>(codec->layout().bytes()), 16)));
   }
 }
 
@@ -37,7 +39,7 @@ void SideStore::free_dense(Block& block) {
 }
 
 void SideStore::free_packed(Block& block) {
-  if (block.packed) packed_bytes_ -= head_bytes_ * static_cast<size_t>(n_head_);
+  if (block.packed) packed_bytes_ -= block_bytes();
   block.packed.reset();
   block.packed_mask = 0;
 }
@@ -133,9 +135,8 @@ void SideStore::get(size_t index, int t, Half* row) const {
 void SideStore::begin_pack(size_t index) {
   Block& block = blocks_[index];
   if (block.packed) return;
-  const size_t bytes = head_bytes_ * static_cast<size_t>(n_head_);
-  block.packed = std::make_unique<uint8_t[]>(bytes);
-  packed_bytes_ += bytes;
+  block.packed = std::make_unique<uint8_t[]>(block_bytes());
+  packed_bytes_ += block_bytes();
 }
 
 void SideStore::pack_head(size_t index, int head, uint64_t mask) {
@@ -145,7 +146,7 @@ void SideStore::pack_head(size_t index, int head, uint64_t mask) {
     get_head(index, head, t, rows + t * head_dim_);
   }
   const Block& block = blocks_[index];
-  uint8_t* out = block.packed.get() + static_cast<size_t>(head) * head_bytes_;
+  uint8_t* out = block.packed.get() + head_offset_[static_cast<size_t>(head)];
   if ((mask & ~block.restored_mask) == 0) {
     codec(head).reencode(rows, mask, out);
   } else {
@@ -194,7 +195,7 @@ void SideStore::copy_block(const SideStore& from, size_t from_index, size_t to_i
   free_packed(target);
   if (source.packed_mask != 0) {
     begin_pack(to_index);
-    std::memcpy(target.packed.get(), source.packed.get(), head_bytes_ * static_cast<size_t>(n_head_));
+    std::memcpy(target.packed.get(), source.packed.get(), block_bytes());
     target.packed_mask = source.packed_mask;
     target.restored_mask = source.restored_mask;
   }

@@ -14,7 +14,7 @@ namespace headq {
 // attention op is under way, or absent. Knows rows and codes, not time.
 class SideStore {
  public:
-  // codecs: one a head, all of the same layout, or empty when the side stays dense.
+  // codecs: one a head, or empty when the side stays dense.
   SideStore(int n_head, int head_dim, std::vector<std::unique_ptr<Codec>> codecs, size_t n_blocks,
             DensePool& pool);
   ~SideStore();
@@ -34,7 +34,7 @@ class SideStore {
 
   // Packed bytes of one head's block; valid when packed_mask is not 0.
   const uint8_t* packed(size_t block, int head) const {
-    return blocks_[block].packed.get() + static_cast<size_t>(head) * head_bytes_;
+    return blocks_[block].packed.get() + head_offset_[static_cast<size_t>(head)];
   }
 
   // Dense row of a cell that is in dense_mask: [row_stride()], zeros behind head_dim.
@@ -79,7 +79,7 @@ class SideStore {
     uint64_t packed_mask = 0;
     uint64_t dense_mask = 0;
     uint64_t restored_mask = 0;         // cells whose row came as f16
-    std::unique_ptr<uint8_t[]> packed;  // [n_head][head_bytes_]
+    std::unique_ptr<uint8_t[]> packed;  // heads at head_offset_
     DensePool::Chunk dense;             // [n_head][capacity][stride_]
     uint32_t capacity = 0;              // 64: row t at index t; less: rows of dense_mask in order
   };
@@ -91,12 +91,13 @@ class SideStore {
   void open(Block& block);
   void free_dense(Block& block);
   void free_packed(Block& block);
+  size_t block_bytes() const { return head_offset_.back(); }
   void copy_dense_rows(const Block& from, uint64_t mask, Block& to);
 
   int n_head_;
   int head_dim_;
   int stride_;
-  size_t head_bytes_ = 0;  // of a packed block, padded to 16
+  std::vector<size_t> head_offset_;  // of each head in a packed block, and its size at the end
   std::vector<std::unique_ptr<Codec>> codecs_;
   std::vector<Block> blocks_;
   DensePool& pool_;

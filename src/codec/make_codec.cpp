@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 
 #include "codec/codec.h"
+#include "codec/nib_codec.h"
 #include "codec/scalar_codec.h"
 #include "codec/transform.h"
 #include "headq/error.h"
@@ -61,6 +62,9 @@ std::unique_ptr<Codec> make_key_codec(const CodecSpec& spec, int head_dim,
                                          const HeadProfile* head, int layer, int head_index) {
   check(spec, head_dim, head);
   if (spec.is_dense()) return nullptr;
+  if (spec.is_nib()) {
+    return std::make_unique<NibCodec>(head_dim, head->key_nib, spec.wrong_sign);
+  }
   ScalarCodec::Config config = base_config(spec, head_dim, false);
   if (spec.bits == 3) {  // the score sees a channel's error times q_c: energy x spread
     for (int c = 0; c < head_dim; ++c) {
@@ -81,6 +85,7 @@ std::unique_ptr<Codec> make_value_codec(const CodecSpec& spec, int head_dim,
                                              const HeadProfile* head) {
   check(spec, head_dim, head);
   if (spec.is_dense()) return nullptr;
+  if (spec.is_nib()) return std::make_unique<NibCodec>(head_dim, head->value_nib, 0);
   ScalarCodec::Config config = base_config(spec, head_dim, true);
   if (spec.bits == 3) config.energy = head->value_variance;
   return std::make_unique<ScalarCodec>(std::move(config));

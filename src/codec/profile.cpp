@@ -7,9 +7,12 @@
 #include <cstring>
 #include <functional>
 #include <iterator>
+#include <list>
 #include <numeric>
+#include <optional>
 #include <string_view>
 
+#include "codec/nib_file.h"
 #include "codec/profile_file.h"
 #include "core/file.h"
 #include "core/gguf.h"
@@ -65,6 +68,23 @@ size_t head_elements(const Field& field, const LayerShape& shape, int n_basis) {
 
 std::string tensor_name(int layer, const Field& field) {
   return fmt::format("blk.{}.{}", layer, field.name);
+}
+
+// The two sides whose codes a profile may hold.
+struct NibSide {
+  const char* name;
+  CodecSpec KvSpec::*spec;
+  NibCode HeadProfile::*member;
+  int LayerShape::*head_dim;
+};
+
+constexpr NibSide kNibSides[] = {
+    {"key_nib", &KvSpec::k, &HeadProfile::key_nib, &LayerShape::d_k},
+    {"value_nib", &KvSpec::v, &HeadProfile::value_nib, &LayerShape::d_v},
+};
+
+std::string nib_prefix(int layer, const NibSide& side) {
+  return fmt::format("blk.{}.{}.", layer, side.name);
 }
 
 bool is_in(int value, int lo, int hi) { return value >= lo && value <= hi; }
@@ -134,6 +154,34 @@ std::string why_bad_values(const Field& field, std::span<const float> values, in
   return "";
 }
 
+// Profile::nib must be its own canonical text, and every head must have the codes it names.
+std::string why_bad_codes(const Profile& p) {
+  std::optional<KvSpec> kv;
+  try {
+    if (!p.nib.empty()) kv = KvSpec::parse(p.nib);
+  } catch (const Error& e) {
+    return e.what();
+  }
+  if (kv && (kv->to_string() != p.nib || kv->k.wrong_sign != 0)) {
+    return fmt::format("codecs '{}' are not what a profile holds", p.nib);
+  }
+  for (size_t entry = 0; entry < p.shapes.size(); ++entry) {
+    const std::span<const HeadProfile> heads = p.layer_heads(static_cast<int>(entry));
+    for (const NibSide& side : kNibSides) {
+      const bool wanted = kv && ((*kv).*side.spec).is_nib();
+      for (size_t h = 0; h < heads.size(); ++h) {
+        const NibCode& code = heads[h].*side.member;
+        const std::string why = wanted ? why_bad_nib(code, p.shapes[entry].*side.head_dim)
+                                       : (code == NibCode{} ? "" : "is there without its codec");
+        if (!why.empty()) {
+          return fmt::format("blk.{}.{} of head {} {}", p.layer_ids[entry], side.name, h, why);
+        }
+      }
+    }
+  }
+  return "";
+}
+
 std::string why_invalid(const Profile& p) {
   if (std::string why = why_bad_geometry(p); !why.empty()) return why;
   size_t n_heads = 0;
@@ -157,7 +205,7 @@ std::string why_invalid(const Profile& p) {
       }
     }
   }
-  return "";
+  return why_bad_codes(p);
 }
 
 // Where the digits of headq.checksum, a string, lie in the file.
@@ -221,7 +269,7 @@ class ProfileReader {
   }
 
   void read_pairs() {
-    constexpr size_t kPairs = 15;
+    constexpr size_t kPairs = 16;
     if (file_.pairs().size() != kPairs) {
       fail(fmt::format("it has {} metadata pairs, not {}", file_.pairs().size(), kPairs));
     }
@@ -234,6 +282,7 @@ class ProfileReader {
     profile_.sources = *sources;
     profile_.n_tokens = static_cast<uint64_t>(get_int("headq.n_tokens", GgufType::kU64));
     profile_.n_ctx = get_small("headq.n_ctx");
+    profile_.nib = get_string("headq.nib");
     profile_.n_basis = get_small("headq.n_basis");
     profile_.layer_ids = get_i32s("headq.layer_ids");
     const std::vector<int> n_head_kv = get_i32s("headq.n_head_kv");
@@ -247,11 +296,41 @@ class ProfileReader {
   }
 
   void read_tensors() {
-    if (file_.tensors().size() != profile_.shapes.size() * std::size(kFields)) {
+    std::vector<const NibSide*> nib_sides;
+    if (!profile_.nib.empty()) {
+      KvSpec kv;
+      try {
+        kv = KvSpec::parse(profile_.nib);
+      } catch (const Error& e) {
+        fail(e.what());
+      }
+      for (const NibSide& side : kNibSides) {
+        if ((kv.*side.spec).is_nib()) nib_sides.push_back(&side);
+      }
+    }
+    const size_t layer_tensors = std::size(kFields) + kNibTensors * nib_sides.size();
+    if (file_.tensors().size() != profile_.shapes.size() * layer_tensors) {
       fail(fmt::format("it has {} tensors for {} layers", file_.tensors().size(),
                        profile_.shapes.size()));
     }
-    for (size_t entry = 0; entry < profile_.shapes.size(); ++entry) read_layer(entry);
+    for (size_t entry = 0; entry < profile_.shapes.size(); ++entry) {
+      read_layer(entry);
+      for (const NibSide* side : nib_sides) read_codes(entry, *side);
+    }
+  }
+
+  // Into the heads that read_layer() has just made.
+  void read_codes(size_t entry, const NibSide& side) {
+    const LayerShape& shape = profile_.shapes[entry];
+    std::vector<NibCode> codes;
+    const std::string why =
+        read_nib_tensors(file_, nib_prefix(profile_.layer_ids[entry], side), shape.*side.head_dim,
+                         shape.n_head_kv, codes);
+    if (!why.empty()) fail(why);
+    const size_t first = profile_.heads.size() - codes.size();
+    for (size_t h = 0; h < codes.size(); ++h) {
+      profile_.heads[first + h].*side.member = std::move(codes[h]);
+    }
   }
 
   void read_layer(size_t entry) {
@@ -334,6 +413,7 @@ void write_pairs(const Profile& p, GgufWriter& out) {
   out.add_strings("headq.sources", p.sources);
   out.add_u64("headq.n_tokens", p.n_tokens);
   out.add_u32("headq.n_ctx", static_cast<uint32_t>(p.n_ctx));
+  out.add_string("headq.nib", p.nib);
   out.add_u32("headq.n_basis", static_cast<uint32_t>(p.n_basis));
   out.add_i32s("headq.layer_ids", p.layer_ids);
   out.add_i32s("headq.n_head_kv", n_head_kv);
@@ -357,10 +437,23 @@ std::span<const HeadProfile> Profile::layer_heads(int entry) const {
   return std::span(heads).subspan(begin, static_cast<size_t>(n));
 }
 
+std::string Profile::why_lacks(const KvSpec& kv) const {
+  const KvSpec held = nib.empty() ? KvSpec{} : KvSpec::parse(nib);
+  for (const NibSide& side : kNibSides) {
+    CodecSpec wanted = kv.*side.spec;
+    wanted.wrong_sign = 0;
+    if (!wanted.is_nib() || wanted == held.*side.spec) continue;
+    return fmt::format("the profile holds {}, not {}: headq calibrate --kv {} makes one that does",
+                       nib.empty() ? "no codes of nib" : nib, kv.to_string(), kv.to_string());
+  }
+  return "";
+}
+
 uint64_t Profile::payload_bytes() const {
   uint64_t n = 0;
   for (const HeadProfile& head : heads) {
     for (const Field& field : kFields) n += (head.*field.member).size() * sizeof(float);
+    n += head.key_nib.bytes() + head.value_nib.bytes();
   }
   return n;
 }
@@ -373,6 +466,7 @@ std::vector<uint8_t> serialize_profile(const Profile& p) {
   write_pairs(p, out);
   // The writer reads the tensors when it finishes, so they stay alive until then.
   std::vector<std::vector<float>> tensors;
+  std::list<NibArrays> codes;
   for (size_t entry = 0; entry < p.shapes.size(); ++entry) {
     for (const Field& field : kFields) {
       std::vector<float>& data = tensors.emplace_back();
@@ -382,6 +476,15 @@ std::vector<uint8_t> serialize_profile(const Profile& p) {
       }
       out.add_f32(tensor_name(p.layer_ids[entry], field),
                   tensor_sizes(field, p.shapes[entry], p.n_basis), data);
+    }
+    for (const NibSide& side : kNibSides) {
+      std::vector<const NibCode*> of_heads;
+      for (const HeadProfile& head : p.layer_heads(static_cast<int>(entry))) {
+        if (!(head.*side.member).reach.empty()) of_heads.push_back(&(head.*side.member));
+      }
+      if (of_heads.empty()) continue;
+      add_nib_tensors(out, nib_prefix(p.layer_ids[entry], side), p.shapes[entry].*side.head_dim,
+                      of_heads, codes.emplace_back());
     }
   }
   std::vector<uint8_t> bytes = out.finish();

@@ -4,25 +4,11 @@
 #include <cmath>
 #include <numeric>
 
+#include "codec/nibbles.h"
 #include "codec/transform.h"
 
 namespace headq {
 namespace {
-
-constexpr float kMaxHalf = 65504.0f;
-
-float finite(float x) {
-  if (std::isnan(x)) return 0.0f;
-  return std::clamp(x, -kMaxHalf, kMaxHalf);
-}
-
-void put_nibble(uint8_t* codes, int group, int t, int nibble) {
-  codes[group * kGroupBytes + (t & 31)] |= static_cast<uint8_t>(nibble << (t < 32 ? 0 : 4));
-}
-
-int get_nibble(const uint8_t* codes, int group, int t) {
-  return (codes[group * kGroupBytes + (t & 31)] >> (t < 32 ? 0 : 4)) & 15;
-}
 
 struct Range {
   float lo = INFINITY;
@@ -141,7 +127,7 @@ std::vector<float> ScalarCodec::analysed_rows(const float* rows, uint64_t valid)
   for (int t = 0; t < kBlockTokens; ++t) {
     if ((valid >> t & 1) == 0) continue;
     float* y = x.data() + t * n_coef();
-    for (int c = 0; c < d; ++c) y[c] = finite(rows[t * d + c]);
+    for (int c = 0; c < d; ++c) y[c] = finite_half(rows[t * d + c]);
     if (!config_.mean.empty()) {
       for (int c = 0; c < d; ++c) y[c] -= config_.mean[static_cast<size_t>(c)];
     }
@@ -231,7 +217,7 @@ void ScalarCodec::code_side(const float* rows, uint64_t valid, float sign, std::
       const float* u = config_.side_basis.data() + j * d;
       float z = 0.0f;
       for (int c = 0; c < d; ++c) {
-        z += u[c] * (finite(rows[t * d + c]) - coded[static_cast<size_t>(c)]);
+        z += u[c] * (finite_half(rows[t * d + c]) - coded[static_cast<size_t>(c)]);
       }
       y[d + j] = sign * z;
     }
@@ -260,7 +246,7 @@ void ScalarCodec::reencode(const float* rows, uint64_t valid, uint8_t* block) co
     for (int t = 0; t < kBlockTokens; ++t) {
       if ((valid >> t & 1) == 0) continue;
       float* row = rest.data() + t * d;
-      for (int c = 0; c < d; ++c) row[c] = finite(rows[t * d + c]);
+      for (int c = 0; c < d; ++c) row[c] = finite_half(rows[t * d + c]);
       for (int j = 0; j < config_.side_rank; ++j) {
         const float* u = config_.side_basis.data() + j * d;
         const float z = sign * x[static_cast<size_t>(t * n_coef() + d + j)];

@@ -33,6 +33,17 @@ class Parser {
     return value;
   }
 
+  double real(std::string_view what, double lo, double hi) {
+    double value = 0.0;
+    const auto [ptr, ec] = std::from_chars(rest_.data(), rest_.data() + rest_.size(), value,
+                                           std::chars_format::fixed);
+    if (ec != std::errc() || !(value >= lo && value <= hi)) {
+      fail(fmt::format("{} must be a number from {} to {}", what, lo, hi));
+    }
+    rest_.remove_prefix(static_cast<size_t>(ptr - rest_.data()));
+    return value;
+  }
+
   bool at_end() const { return rest_.empty(); }
   std::string_view rest() const { return rest_; }
 
@@ -61,7 +72,22 @@ void parse_base(Parser& in, CodecSpec& spec) {
     spec.centred = in.accept("c");
     return;
   }
-  in.fail("unknown codec; there are dense, kivi2, kivi3, kivi4, kivi8, token2, token4");
+  in.fail("unknown codec; there are dense, kivi2, kivi3, kivi4, kivi8, token2, token4, nib");
+}
+
+void parse_random_basis(Parser& in, CodecSpec& spec) {
+  spec.side_basis = SideBasis::kRandom;
+  if (in.accept(":")) spec.seed = in.number("seed of the random basis", 0, UINT64_MAX);
+}
+
+void parse_nib(Parser& in, CodecSpec& spec) {
+  spec.base = BaseKind::kNib;
+  spec.rate = in.real("rate of nib", kMinRate, kMaxRate);
+  if (in.accept("@random")) parse_random_basis(in, spec);
+  if (in.accept("-last")) {
+    spec.wrong_sign = static_cast<int>(in.number("nibbles of the wrong sign", 1, 512));
+  }
+  if (!in.at_end()) in.fail(fmt::format("unexpected '{}'", in.rest()));
 }
 
 void parse_side(Parser& in, CodecSpec& spec) {
@@ -76,8 +102,7 @@ void parse_side(Parser& in, CodecSpec& spec) {
   spec.side_rank = static_cast<int>(in.number("rank of the side code", 1, kMaxSideRank));
   if (!in.accept("x4")) in.fail("the side code has 4 bits: hq<rank>x4");
   if (in.accept("@random")) {
-    spec.side_basis = SideBasis::kRandom;
-    if (in.accept(":")) spec.seed = in.number("seed of the random basis", 0, UINT64_MAX);
+    parse_random_basis(in, spec);
   } else if (in.accept("@key")) {
     spec.side_basis = SideBasis::kKey;
   } else {
@@ -92,6 +117,10 @@ CodecSpec value_spec(std::string_view text) {
     throw Error(ErrorCode::kInvalidArgument,
                 fmt::format("codec spec '{}': a side code corrects scores, values have none", text));
   }
+  if (spec.wrong_sign != 0) {
+    throw Error(ErrorCode::kInvalidArgument,
+                fmt::format("codec spec '{}': the control '-last' is for keys only", text));
+  }
   if (spec.centred) {
     throw Error(ErrorCode::kInvalidArgument,
                 fmt::format("codec spec '{}': centring ('c') is for keys only", text));
@@ -102,6 +131,7 @@ CodecSpec value_spec(std::string_view text) {
 }  // namespace
 
 bool CodecSpec::needs_profile() const {
+  if (is_nib()) return true;
   const bool side_needs = side_rank != 0 && side_basis != SideBasis::kRandom;
   const bool split_needs = base == BaseKind::kKivi && bits == 3;
   return side_needs || split_needs || centred;
@@ -110,12 +140,25 @@ bool CodecSpec::needs_profile() const {
 CodecSpec CodecSpec::parse(std::string_view text) {
   Parser in(text);
   CodecSpec spec;
+  if (in.accept("nib")) {
+    parse_nib(in, spec);
+    return spec;
+  }
   parse_base(in, spec);
   parse_side(in, spec);
   return spec;
 }
 
 std::string CodecSpec::to_string() const {
+  const auto random_text = [this] {
+    return seed == CodecSpec{}.seed ? std::string("@random") : fmt::format("@random:{}", seed);
+  };
+  if (is_nib()) {
+    std::string out = fmt::format("nib{}", rate);
+    if (side_basis == SideBasis::kRandom) out += random_text();
+    if (wrong_sign != 0) out += fmt::format("-last{}", wrong_sign);
+    return out;
+  }
   std::string out = "dense";
   if (base == BaseKind::kKivi) out = fmt::format("kivi{}", bits);
   if (base == BaseKind::kToken) {
@@ -124,10 +167,7 @@ std::string CodecSpec::to_string() const {
   if (side_rank != 0) {
     out += fmt::format("{}hq{}x4", side_sign > 0 ? '+' : '-', side_rank);
     if (side_basis == SideBasis::kKey) out += "@key";
-    if (side_basis == SideBasis::kRandom) {
-      out += "@random";
-      if (seed != CodecSpec{}.seed) out += fmt::format(":{}", seed);
-    }
+    if (side_basis == SideBasis::kRandom) out += random_text();
   }
   return out;
 }
@@ -138,6 +178,11 @@ KvSpec KvSpec::parse(std::string_view text) {
     return {CodecSpec::parse(text.substr(0, slash)), value_spec(text.substr(slash + 1))};
   }
   KvSpec kv{CodecSpec::parse(text), {}};
+  if (kv.k.is_nib()) {
+    kv.v = kv.k;
+    kv.v.wrong_sign = 0;
+    return kv;
+  }
   kv.v = {.base = kv.k.base, .bits = kv.k.bits, .hadamard = kv.k.hadamard};
   return kv;
 }

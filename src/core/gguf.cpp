@@ -410,13 +410,29 @@ void GgufWriter::add_strings(const std::string& key, std::span<const std::string
 
 void GgufWriter::add_f32(const std::string& name, std::span<const uint64_t> ne,
                          std::span<const float> data) {
+  add_tensor(name, ne, kTensorF32, data.size(), data.data(), data.size_bytes());
+}
+
+void GgufWriter::add_i8(const std::string& name, std::span<const uint64_t> ne,
+                        std::span<const int8_t> data) {
+  add_tensor(name, ne, kTensorI8, data.size(), data.data(), data.size_bytes());
+}
+
+void GgufWriter::add_i32(const std::string& name, std::span<const uint64_t> ne,
+                         std::span<const int32_t> data) {
+  add_tensor(name, ne, kTensorI32, data.size(), data.data(), data.size_bytes());
+}
+
+void GgufWriter::add_tensor(const std::string& name, std::span<const uint64_t> ne, uint32_t type,
+                            uint64_t n_elements, const void* data, size_t n_bytes) {
   uint64_t n = 1;
   for (uint64_t size : ne) n *= size;
-  if (ne.empty() || ne.size() > kMaxDims || n != data.size()) {
+  if (ne.empty() || ne.size() > kMaxDims || n != n_elements) {
     throw Error(ErrorCode::kInvalidArgument,
-                fmt::format("tensor '{}': {} elements for a shape of {}", name, data.size(), n));
+                fmt::format("tensor '{}': {} elements for a shape of {}", name, n_elements, n));
   }
-  tensors_.push_back({name, {ne.begin(), ne.end()}, data});
+  tensors_.push_back(
+      {name, {ne.begin(), ne.end()}, type, {static_cast<const uint8_t*>(data), n_bytes}});
 }
 
 std::vector<uint8_t> GgufWriter::finish() const {
@@ -430,14 +446,13 @@ std::vector<uint8_t> GgufWriter::finish() const {
     put_string(out, tensor.name);
     put(out, static_cast<uint32_t>(tensor.ne.size()));
     for (uint64_t size : tensor.ne) put(out, size);
-    put(out, kTensorF32);
+    put(out, tensor.type);
     put(out, offset);
-    offset += (tensor.data.size_bytes() + kGgufAlignment - 1) / kGgufAlignment * kGgufAlignment;
+    offset += (tensor.data.size() + kGgufAlignment - 1) / kGgufAlignment * kGgufAlignment;
   }
   pad(out);
   for (const Tensor& tensor : tensors_) {
-    const auto* bytes = reinterpret_cast<const uint8_t*>(tensor.data.data());
-    out.insert(out.end(), bytes, bytes + tensor.data.size_bytes());
+    out.insert(out.end(), tensor.data.begin(), tensor.data.end());
     pad(out);
   }
   return out;

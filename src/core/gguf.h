@@ -35,6 +35,8 @@ enum class GgufType : uint32_t {
 
 // The tensor types that this code makes or looks into; files may hold others.
 inline constexpr uint32_t kTensorF32 = 0;
+inline constexpr uint32_t kTensorI8 = 24;
+inline constexpr uint32_t kTensorI32 = 26;
 
 inline constexpr uint64_t kGgufAlignment = 32;  // without general.alignment
 
@@ -109,6 +111,8 @@ class GgufWriter {
   // ne: 1 to 4 sizes, fastest dimension first; data has as many elements. data must live until
   // finish().
   void add_f32(const std::string& name, std::span<const uint64_t> ne, std::span<const float> data);
+  void add_i8(const std::string& name, std::span<const uint64_t> ne, std::span<const int8_t> data);
+  void add_i32(const std::string& name, std::span<const uint64_t> ne, std::span<const int32_t> data);
 
   std::vector<uint8_t> finish() const;
 
@@ -116,8 +120,12 @@ class GgufWriter {
   struct Tensor {
     std::string name;
     std::vector<uint64_t> ne;
-    std::span<const float> data;
+    uint32_t type;
+    std::span<const uint8_t> data;
   };
+
+  void add_tensor(const std::string& name, std::span<const uint64_t> ne, uint32_t type,
+                  uint64_t n_elements, const void* data, size_t n_bytes);
 
   void begin_pair(const std::string& key, GgufType type);
   void begin_array(const std::string& key, GgufType element, uint64_t n);

@@ -1,0 +1,129 @@
+#include "codec/nib_codec.h"
+
+#include <algorithm>
+
+#include "codec/nib_file.h"
+#include "codec/nibbles.h"
+#include "headq/error.h"
+
+namespace headq {
+namespace {
+
+const NibCode& checked(const NibCode& code, int head_dim) {
+  const std::string why = why_bad_nib(code, head_dim);
+  if (why.empty()) return code;
+  throw Error(ErrorCode::kInvalidArgument, "the nib code of a head " + why);
+}
+
+int padded(int n) { return (n + 15) / 16 * 16; }
+
+}  // namespace
+
+std::vector<float> nib_table(const NibCode& code) {
+  std::vector<float> table(code.codebook.size());
+  for (size_t i = 0; i < table.size(); ++i) {
+    table[i] = code.scale[i / 16] * static_cast<float>(code.codebook[i]);
+  }
+  return table;
+}
+
+NibCodec::NibCodec(int head_dim, const NibCode& code, int wrong_sign)
+    : head_dim_(head_dim),
+      code_(checked(code, head_dim)),
+      trellis_(code.n_coords(), code.reach, nib_table(code)),
+      stride_(padded(trellis_.n_coords())) {
+  const size_t d = static_cast<size_t>(head_dim), n = static_cast<size_t>(trellis_.n_coords());
+  columns_.assign(d * static_cast<size_t>(stride_), 0.0f);
+  for (size_t c = 0; c < n; ++c) {
+    for (size_t i = 0; i < d; ++i) {
+      columns_[i * static_cast<size_t>(stride_) + c] = code_.analysis[c * d + i];
+    }
+  }
+  layout_.n_groups = trellis_.n_nibbles();
+  const int first_wrong = std::max(layout_.n_groups - wrong_sign, 0);
+  const int n_terms = trellis_.term_begin().back();
+  for (int g = 0; g < layout_.n_groups; ++g) {
+    const float sign = g < first_wrong ? 1.0f : -1.0f;
+    const size_t s = static_cast<size_t>(g);
+    for (int i = trellis_.term_begin()[s]; i < trellis_.term_begin()[s + 1]; ++i) {
+      const size_t term = static_cast<size_t>(i);
+      value_terms_.group.push_back(g);
+      value_terms_.coord.push_back(trellis_.coords()[term]);
+      value_terms_.scale.push_back(sign * code_.scale[term]);
+    }
+  }
+  value_terms_.table = code_.codebook;
+  for (size_t i = 0; i < code_.codebook.size(); ++i) {
+    patterns_.push_back(value_terms_.scale[i / 16] * static_cast<float>(code_.codebook[i]));
+  }
+  value_terms_.group.push_back(0);
+  value_terms_.coord.push_back(trellis_.n_coords());
+  value_terms_.scale.push_back(1.0f);
+  value_terms_.table.insert(value_terms_.table.end(), 16, 1);
+  segment_ = {.group_end = layout_.n_groups,
+              .term_end = n_terms + 1,
+              .coord_end = trellis_.n_coords() + 1};
+}
+
+void NibCodec::encode(const float* rows, uint64_t valid, uint8_t* block) const {
+  std::fill_n(block, layout_.bytes(), uint8_t{0});
+  float x[kMaxHeadDim], y[kMaxHeadDim];
+  uint8_t nibbles[kMaxNibbles];
+  for (int t = 0; t < kBlockTokens; ++t) {
+    if ((valid >> t & 1) == 0) continue;
+    for (int i = 0; i < head_dim_; ++i) {
+      x[i] = finite_half(rows[t * head_dim_ + i]) - code_.mean[static_cast<size_t>(i)];
+    }
+    trellis_.kernels().transform(columns_.data(), head_dim_, stride_, x, y);
+    trellis_.encode(y, nibbles);
+    for (int g = 0; g < layout_.n_groups; ++g) put_nibble(block, g, t, nibbles[g]);
+  }
+}
+
+void NibCodec::decode(const uint8_t* block, int t, float* row) const {
+  uint8_t nibbles[kMaxNibbles];
+  float y[kMaxHeadDim];
+  for (int g = 0; g < layout_.n_groups; ++g) {
+    nibbles[g] = static_cast<uint8_t>(get_nibble(block, g, t));
+  }
+  trellis_.decode(nibbles, y);
+  std::copy(code_.mean.begin(), code_.mean.end(), row);
+  for (int c = 0; c < trellis_.n_coords(); ++c) {
+    const float* direction = code_.synthesis.data() + c * head_dim_;
+    for (int i = 0; i < head_dim_; ++i) row[i] += y[c] * direction[i];
+  }
+}
+
+float NibCodec::analyse(const float* q, float* coef, float* zero_coef) const {
+  zero_coef[0] = 0.0f;
+  const auto dot = [this, q](const float* row) {
+    float sum[8] = {};
+    int i = 0;
+    for (; i + 8 <= head_dim_; i += 8) {
+      for (int l = 0; l < 8; ++l) sum[l] += q[i + l] * row[i + l];
+    }
+    for (; i < head_dim_; ++i) sum[0] += q[i] * row[i];
+    return ((sum[0] + sum[4]) + (sum[1] + sum[5])) + ((sum[2] + sum[6]) + (sum[3] + sum[7]));
+  };
+  for (int c = 0; c < trellis_.n_coords(); ++c) {
+    coef[c] = dot(code_.synthesis.data() + c * head_dim_);
+  }
+  return dot(code_.mean.data());
+}
+
+float NibCodec::term_coefficients(const float* coef, const float*, float* c) const {
+  const std::span<const int> coords = trellis_.coords();
+  for (size_t i = 0; i < coords.size(); ++i) c[i] = coef[coords[i]];
+  return 0.0f;
+}
+
+void NibCodec::synthesise(const float* acc, float* out) const {
+  const float weight = acc[trellis_.n_coords()];
+  for (int i = 0; i < head_dim_; ++i) out[i] += weight * code_.mean[static_cast<size_t>(i)];
+  for (int c = 0; c < trellis_.n_coords(); ++c) {
+    const float* direction = code_.synthesis.data() + c * head_dim_;
+    for (int i = 0; i < head_dim_; ++i) out[i] += acc[c] * direction[i];
+  }
+}
+
+}  // namespace headq

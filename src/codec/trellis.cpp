@@ -1,0 +1,91 @@
+#include "codec/trellis.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "core/env.h"
+#include "headq/error.h"
+
+namespace headq {
+const TrellisKernels& trellis_kernels_for(Isa isa) {
+#if defined(__x86_64__)
+  if (isa == Isa::kAvx512) return kAvx512Trellis;
+  if (isa == Isa::kAvx2) return kAvx2Trellis;
+#endif
+  static_cast<void>(isa);
+  return kScalarTrellis;
+}
+
+const TrellisKernels& trellis_kernels() {
+  return trellis_kernels_for(select_isa(Environment::read().isa));
+}
+
+Trellis::Trellis(int n_coords, std::span<const int32_t> reach, std::vector<float> table,
+                 const TrellisKernels& kernels)
+    : n_coords_(n_coords),
+      n_nibbles_(static_cast<int>(reach.size() / 2)),
+      table_(std::move(table)),
+      kernels_(&kernels) {
+  const auto bad = [](const std::string& why) {
+    throw Error(ErrorCode::kInvalidArgument, "trellis: " + why);
+  };
+  if (n_nibbles_ < 1 || n_nibbles_ > kMaxNibbles) {
+    bad(fmt::format("{} nibbles are not in 1..{}", n_nibbles_, kMaxNibbles));
+  }
+  term_begin_.push_back(0);
+  for (size_t g = 0; g < static_cast<size_t>(n_nibbles_); ++g) {
+    const int first = reach[2 * g], end = reach[2 * g + 1];
+    if (first < 0 || first >= end || end > n_coords) {
+      bad(fmt::format("nibble {} reaches {}..{} of {} coordinates", g, first, end, n_coords));
+    }
+    if (g >= 2 && first < reach[2 * g - 3]) {
+      bad(fmt::format("nibble {} reaches what nibble {} reaches", g, g - 2));
+    }
+    for (int c = first; c < end; ++c) coords_.push_back(c);
+    term_begin_.push_back(static_cast<int>(coords_.size()));
+  }
+  if (table_.size() != coords_.size() * 16) {
+    bad(fmt::format("{} table entries for {} terms", table_.size(), coords_.size()));
+  }
+  norms_.assign(static_cast<size_t>(n_nibbles_) * 16, 0.0f);
+  pairs_.assign(static_cast<size_t>(n_nibbles_) * 256, 0.0f);
+  for (int g = 0; g < n_nibbles_; ++g) {
+    for (int i = term_begin_[static_cast<size_t>(g)]; i < term_begin_[static_cast<size_t>(g) + 1]; ++i) {
+      const float* own = table_.data() + i * 16;
+      float* norm = norms_.data() + g * 16;
+      for (int n = 0; n < 16; ++n) norm[n] += own[n] * own[n];
+      if (g == 0) continue;
+      for (int j = term_begin_[static_cast<size_t>(g) - 1]; j < term_begin_[static_cast<size_t>(g)]; ++j) {
+        if (coords_[static_cast<size_t>(j)] != coords_[static_cast<size_t>(i)]) continue;
+        const float* before = table_.data() + j * 16;
+        float* pair = pairs_.data() + g * 256;
+        for (int m = 0; m < 16; ++m) {
+          for (int n = 0; n < 16; ++n) pair[m * 16 + n] += 2.0f * before[m] * own[n];
+        }
+      }
+    }
+  }
+}
+
+void Trellis::encode(const float* y, uint8_t* nibbles) const {
+  kernels_->viterbi({.n_nibbles = n_nibbles_,
+                     .term_begin = term_begin_.data(),
+                     .coords = coords_.data(),
+                     .table = table_.data(),
+                     .norms = norms_.data(),
+                     .pairs = pairs_.data()},
+                    y, nibbles);
+}
+
+void Trellis::decode(const uint8_t* nibbles, float* y) const {
+  std::fill_n(y, n_coords_, 0.0f);
+  for (int g = 0; g < n_nibbles_; ++g) {
+    const size_t s = static_cast<size_t>(g);
+    for (int i = term_begin_[s]; i < term_begin_[s + 1]; ++i) {
+      y[coords_[static_cast<size_t>(i)]] += table_[static_cast<size_t>(i) * 16 + nibbles[g]];
+    }
+  }
+}
+
+}  // namespace headq

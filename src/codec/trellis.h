@@ -1,0 +1,56 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "codec/trellis_kernels.h"
+#include "core/isa.h"
+
+namespace headq {
+
+// The kernels of an ISA level, and those of the level that HEADQ_ISA asks for.
+const TrellisKernels& trellis_kernels_for(Isa isa);
+const TrellisKernels& trellis_kernels();
+
+// Finds the nibbles of a row. A row of n coordinates is coded by nibbles n_0, n_1, ...; nibble g adds
+// the codeword t_g[n_g] to the coordinates it reaches, and the next nibble may reach some of the same:
+//
+//   y^_c = sum over g that reach c of t_g[n_g]_c.
+//
+// |y - y^|^2 is then a sum of terms in n_g and in (n_g, n_{g+1}), so that the Viterbi algorithm over
+// the 16 values of a nibble finds its least value exactly.
+class Trellis {
+ public:
+  // reach [n_nibbles][2]: first coordinate and one past the last; the coordinates of nibble g + 2
+  // and later start where those of nibble g have ended. table [n_terms][16], the terms of nibble 0
+  // first. Throws Error(kInvalidArgument).
+  Trellis(int n_coords, std::span<const int32_t> reach, std::vector<float> table,
+          const TrellisKernels& kernels = trellis_kernels());
+
+  int n_coords() const { return n_coords_; }
+  int n_nibbles() const { return n_nibbles_; }
+  std::span<const int> term_begin() const { return term_begin_; }  // [n_nibbles + 1]
+  std::span<const int> coords() const { return coords_; }          // [n_terms]
+  const TrellisKernels& kernels() const { return *kernels_; }
+  std::span<const float> table() const { return table_; }          // [n_terms][16]
+
+  // The nibbles [n_nibbles] that come closest to y [n_coords]; of equals the smallest. Same on every
+  // machine. Cost: 256 additions a nibble.
+  void encode(const float* y, uint8_t* nibbles) const;
+  // What they stand for.
+  void decode(const uint8_t* nibbles, float* y) const;
+
+ private:
+  int n_coords_;
+  int n_nibbles_;
+  std::vector<int> term_begin_;
+  std::vector<int> coords_;
+  std::vector<float> table_;
+  std::vector<float> norms_;  // [n_nibbles][16] |t_g[n]|^2
+  std::vector<float> pairs_;  // [n_nibbles][16][16] 2 t_{g-1}[m] . t_g[n]
+  const TrellisKernels* kernels_;
+};
+
+}  // namespace headq

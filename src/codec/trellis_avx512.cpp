@@ -1,0 +1,79 @@
+#include <immintrin.h>
+
+#include "codec/trellis_kernels.h"
+
+namespace headq {
+namespace {
+
+void transform(const float* columns, int n_in, int stride, const float* x, float* y) {
+  for (int c = 0; c < stride; c += 16) {
+    __m512 sum = _mm512_setzero_ps();
+    for (int i = 0; i < n_in; ++i) {
+      const __m512 column = _mm512_loadu_ps(columns + i * stride + c);
+      sum = _mm512_add_ps(sum, _mm512_mul_ps(_mm512_set1_ps(x[i]), column));
+    }
+    _mm512_storeu_ps(y + c, sum);
+  }
+}
+
+// Four chains of minima side by side, each over four values of m in turn; a later one wins only when
+// it is strictly less, so of equals the smallest m stays.
+struct Best {
+  __m512 cost;
+  __m512i from;
+};
+
+Best best_of(__m512 cost, const float* pairs, int first) {
+  const auto candidate = [&](int m) {
+    return _mm512_add_ps(_mm512_permutexvar_ps(_mm512_set1_epi32(m), cost),
+                         _mm512_loadu_ps(pairs + m * 16));
+  };
+  Best best = {candidate(first), _mm512_set1_epi32(first)};
+  for (int m = first + 1; m < first + 4; ++m) {
+    const __m512 c = candidate(m);
+    const __mmask16 less = _mm512_cmp_ps_mask(c, best.cost, _CMP_LT_OQ);
+    best.cost = _mm512_mask_mov_ps(best.cost, less, c);
+    best.from = _mm512_mask_mov_epi32(best.from, less, _mm512_set1_epi32(m));
+  }
+  return best;
+}
+
+Best better(const Best& a, const Best& b) {
+  const __mmask16 less = _mm512_cmp_ps_mask(b.cost, a.cost, _CMP_LT_OQ);
+  return {_mm512_mask_mov_ps(a.cost, less, b.cost), _mm512_mask_mov_epi32(a.from, less, b.from)};
+}
+
+void viterbi(const TrellisView& v, const float* y, uint8_t* nibbles) {
+  uint8_t from[kMaxNibbles][16];
+  __m512 cost = _mm512_setzero_ps();
+  for (int g = 0; g < v.n_nibbles; ++g) {
+    Best best = {_mm512_setzero_ps(), _mm512_setzero_si512()};
+    if (g > 0) {
+      const float* pairs = v.pairs + g * 256;
+      best = better(better(best_of(cost, pairs, 0), best_of(cost, pairs, 4)),
+                    better(best_of(cost, pairs, 8), best_of(cost, pairs, 12)));
+    }
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(from[g]), _mm512_cvtepi32_epi8(best.from));
+    cost = _mm512_add_ps(best.cost, _mm512_loadu_ps(v.norms + g * 16));
+    for (int i = v.term_begin[g]; i < v.term_begin[g + 1]; ++i) {
+      const __m512 twice = _mm512_set1_ps(-2.0f * y[v.coords[i]]);
+      cost = _mm512_add_ps(cost, _mm512_mul_ps(twice, _mm512_loadu_ps(v.table + i * 16)));
+    }
+  }
+  float last[16];
+  _mm512_storeu_ps(last, cost);
+  int n = 0;
+  for (int m = 1; m < 16; ++m) {
+    if (last[m] < last[n]) n = m;
+  }
+  for (int g = v.n_nibbles - 1; g >= 0; --g) {
+    nibbles[g] = static_cast<uint8_t>(n);
+    n = from[g][n];
+  }
+}
+
+}  // namespace
+
+const TrellisKernels kAvx512Trellis = {transform, viterbi};
+
+}  // namespace headq

@@ -1,0 +1,36 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace headq {
+
+// What Trellis works on; see there.
+struct TrellisView {
+  int n_nibbles;
+  const int* term_begin;  // [n_nibbles + 1]
+  const int* coords;      // [n_terms]
+  const float* table;     // [n_terms][16]
+  const float* norms;     // [n_nibbles][16]
+  const float* pairs;     // [n_nibbles][16][16], those of nibble 0 are not looked at
+};
+
+inline constexpr int kMaxNibbles = 512;  // two for each of 256 coordinates
+
+// The inner loops of the encoder, one set per ISA level, all with the same bits: sums run in the
+// order of the formulas, element by element, without fused multiply-adds.
+struct TrellisKernels {
+  // y[c] = sum_i x[i] * columns[i][c] in the order of i; stride and y are multiples of 16.
+  void (*transform)(const float* columns, int n_in, int stride, const float* x, float* y);
+
+  // nibbles [n_nibbles] of least sum of norms - 2 t.y + pairs.
+  void (*viterbi)(const TrellisView& trellis, const float* y, uint8_t* nibbles);
+};
+
+extern const TrellisKernels kScalarTrellis;
+#if defined(__x86_64__)
+extern const TrellisKernels kAvx2Trellis;
+extern const TrellisKernels kAvx512Trellis;
+#endif
+
+}  // namespace headq

@@ -1,0 +1,51 @@
+#include "codec/trellis_kernels.h"
+
+namespace headq {
+namespace {
+
+void transform(const float* columns, int n_in, int stride, const float* x, float* y) {
+  for (int c = 0; c < stride; ++c) y[c] = 0.0f;
+  for (int i = 0; i < n_in; ++i) {
+    for (int c = 0; c < stride; ++c) y[c] += x[i] * columns[i * stride + c];
+  }
+}
+
+void viterbi(const TrellisView& v, const float* y, uint8_t* nibbles) {
+  uint8_t from[kMaxNibbles][16];  // the best nibble before this one
+  float cost[16] = {};
+  for (int g = 0; g < v.n_nibbles; ++g) {
+    float next[16];
+    for (int n = 0; n < 16; ++n) {
+      float least = g == 0 ? 0.0f : cost[0] + v.pairs[g * 256 + n];
+      uint8_t best = 0;
+      for (int m = 1; m < 16 && g > 0; ++m) {
+        const float c = cost[m] + v.pairs[(g * 16 + m) * 16 + n];
+        if (c < least) {
+          least = c;
+          best = static_cast<uint8_t>(m);
+        }
+      }
+      next[n] = least + v.norms[g * 16 + n];
+      from[g][n] = best;
+    }
+    for (int i = v.term_begin[g]; i < v.term_begin[g + 1]; ++i) {
+      const float twice = -2.0f * y[v.coords[i]];
+      for (int n = 0; n < 16; ++n) next[n] += twice * v.table[i * 16 + n];
+    }
+    for (int n = 0; n < 16; ++n) cost[n] = next[n];
+  }
+  int n = 0;
+  for (int m = 1; m < 16; ++m) {
+    if (cost[m] < cost[n]) n = m;
+  }
+  for (int g = v.n_nibbles - 1; g >= 0; --g) {
+    nibbles[g] = static_cast<uint8_t>(n);
+    n = from[g][n];
+  }
+}
+
+}  // namespace
+
+const TrellisKernels kScalarTrellis = {transform, viterbi};
+
+}  // namespace headq
