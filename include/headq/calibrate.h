@@ -1,11 +1,13 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <span>
 
 #include "headq/profile.h"
+#include "headq/spec.h"
 
 namespace headq {
 
@@ -18,19 +20,43 @@ struct Observation {
   int n_head_kv = 0;
   int d_k = 0, d_v = 0;
   float scale = 1.0f;           // logit scale
+  float softcap = 0.0f;         // of logits, 0: none
+  float max_bias = 0.0f;        // ALiBi, 0: none
   std::span<const float> q;     // [n_rows][n_head][d_k]
   std::span<const float> k;     // [n_rows][n_head_kv][d_k]
   std::span<const float> v;     // [n_rows][n_head_kv][d_v]
   std::span<const float> mask;  // [n_rows][n_rows], additive
 };
 
-// Collects the moments a profile is made of. Memory: O(d_k^2) doubles per layer and KV head. The
-// result depends only on the observations and their order. Not thread-safe.
+// Which codes of nib to fit, and how. The booleans are for ablations (docs/nib.md).
+struct NibOptions {
+  KvSpec kv;                   // sides that are nib get codes
+  bool fisher_weight = true;   // queries count by how undecided they are
+  bool token_weight = true;    // keys and values count by the attention paid to them
+  bool score_metric = true;    // keys: E[q q^T], values: none; false: no metric for either
+  bool drop_key_mean = true;
+  bool allocate = true;        // rates differ by layer and head
+  bool key_trellis = true;
+  bool value_trellis = true;
+  double shrink = 0.02;        // of the score metric towards a multiple of the identity
+  int n_threads = 1;
+  std::function<void(size_t done, size_t total)> progress = {};
+};
+
+struct CalibratorOptions {
+  int skip_first = 4;   // positions left out at the start of each chunk: attention sinks, which stay
+                        // dense in the cache and would distort the moments
+  int lag = 64;         // newest tokens that a query reads dense: the window and half a block
+  int n_samples = 0;    // tokens kept for fitting codes of nib, 0: none are to be fitted
+  int n_threads = 1;
+};
+
+// Collects the moments and samples a profile is made of. Memory: O(d_k^2) doubles per layer and KV
+// head, and n_samples rows of f16. The result depends only on the observations and their order. Not
+// thread-safe.
 class Calibrator {
  public:
-  // skip_first: positions left out at the start of each chunk; the first tokens are attention sinks,
-  // stay dense in the cache, and would distort the moments.
-  explicit Calibrator(int skip_first = 4);
+  explicit Calibrator(const CalibratorOptions& options = {});
   ~Calibrator();
   Calibrator(const Calibrator&) = delete;
   Calibrator& operator=(const Calibrator&) = delete;
@@ -50,10 +76,14 @@ class Calibrator {
   // Throws Error(kInvalidArgument) when fewer tokens than d_k took part.
   Profile finish() const;
 
+  // Fits the codes of nib and puts them into what finish() gave. Throws Error(kInvalidArgument) when
+  // no samples were kept.
+  void fit_nib(const NibOptions& options, Profile& profile) const;
+
  private:
   struct Layer;
   std::map<int, std::unique_ptr<Layer>> layers_;
-  int skip_first_;
+  CalibratorOptions options_;
 };
 
 }  // namespace headq

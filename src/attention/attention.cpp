@@ -11,10 +11,6 @@
 #include "headq/error.h"
 
 namespace headq {
-namespace {
-
-// ALiBi slopes (Press, Smith, Lewis 2021, section 3; for head counts that are no power of two, the
-// odd slopes of the next one).
 std::vector<float> alibi_slopes(int n_head, float max_bias) {
   std::vector<float> slopes(static_cast<size_t>(n_head), 1.0f);
   if (max_bias <= 0.0f) return slopes;
@@ -28,6 +24,8 @@ std::vector<float> alibi_slopes(int n_head, float max_bias) {
   }
   return slopes;
 }
+
+namespace {
 
 void check_rows(const LayerCache& cache, const AttentionInputs& in) {
   const size_t n = static_cast<size_t>(in.n_rows) * static_cast<size_t>(in.n_streams);

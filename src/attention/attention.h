@@ -30,6 +30,10 @@ struct AttentionInputs {
   float* out = nullptr;          // [n_streams][n_rows][n_head][d_v]
 };
 
+// ALiBi slopes of the heads (Press, Smith, Lewis 2021, section 3; for head counts that are no power
+// of two, the odd slopes of the next one); all 1 without a bias.
+std::vector<float> alibi_slopes(int n_head, float max_bias);
+
 // Runs attention ops with one kernel set. Keeps its work space, so one object serves one graph at a
 // time; the result does not depend on n_threads or on how rows are split into ops.
 class Attention {

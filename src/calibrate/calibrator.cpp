@@ -4,6 +4,11 @@
 #include <algorithm>
 #include <vector>
 
+#include "attention/attention.h"
+#include "calibrate/attention_stats.h"
+#include "calibrate/nib_fit.h"
+#include "calibrate/samples.h"
+#include "core/parallel.h"
 #include "headq/calibrate.h"
 #include "headq/error.h"
 #include "headq/spec.h"
@@ -35,10 +40,25 @@ struct Moments {
   Matrix covariance() const { return second() - mean() * mean().transpose(); }
 };
 
+// E[w q q^T] over the queries.
+struct WeightedMoment {
+  Matrix outer;
+
+  explicit WeightedMoment(int d) : outer(Matrix::Zero(d, d)) {}
+
+  void add(const Rows& rows, std::span<const float> weights) {
+    const Eigen::Map<const Eigen::VectorXf> w(weights.data(), rows.rows());
+    const Matrix x = w.cast<double>().cwiseMax(0.0).cwiseSqrt().asDiagonal() * rows.cast<double>();
+    outer.selfadjointView<Eigen::Lower>().rankUpdate(x.transpose());
+  }
+  Matrix mean(double n) const { return Matrix(outer.selfadjointView<Eigen::Lower>()) / n; }
+};
+
 struct Head {
   Moments q, k, v;
+  WeightedMoment fisher, squares;  // queries by AttentionStats::query_fisher and query_squares
 
-  Head(int d_k, int d_v) : q(d_k), k(d_k), v(d_v) {}
+  Head(int d_k, int d_v) : q(d_k), k(d_k), v(d_v), fisher(d_k), squares(d_k) {}
 };
 
 std::vector<float> to_floats(const Vector& v) {
@@ -79,6 +99,15 @@ HeadProfile head_profile(const Head& head, int n_basis) {
   return out;
 }
 
+// [d][n_padded] of rows [n][d] that lie stride apart, zeros behind n.
+std::vector<float> transposed(const float* rows, size_t stride, size_t n, size_t d, size_t n_padded) {
+  std::vector<float> out(d * n_padded, 0.0f);
+  for (size_t i = 0; i < n; ++i) {
+    for (size_t c = 0; c < d; ++c) out[c * n_padded + i] = rows[i * stride + c];
+  }
+  return out;
+}
+
 void check_span(size_t size, size_t wanted, const char* what) {
   if (size == wanted) return;
   throw Error(ErrorCode::kInvalidArgument,
@@ -92,13 +121,18 @@ struct Calibrator::Layer {
   int position = 0;  // of the next observation's first row
   uint64_t n_tokens = 0;
   std::vector<Head> heads;
+  std::vector<TokenSamples> samples;  // [heads], or empty
+  Random random{1};                   // which tokens are kept; alike in all layers
 
-  explicit Layer(const LayerShape& s) : shape(s) {
-    for (int h = 0; h < s.n_head_kv; ++h) heads.emplace_back(s.d_k, s.d_v);
+  Layer(const LayerShape& s, int n_samples) : shape(s) {
+    for (int h = 0; h < s.n_head_kv; ++h) {
+      heads.emplace_back(s.d_k, s.d_v);
+      if (n_samples > 0) samples.emplace_back(s.d_k, s.d_v, static_cast<size_t>(n_samples));
+    }
   }
 };
 
-Calibrator::Calibrator(int skip_first) : skip_first_(skip_first) {}
+Calibrator::Calibrator(const CalibratorOptions& options) : options_(options) {}
 Calibrator::~Calibrator() = default;
 
 void Calibrator::begin_chunk() {
@@ -115,31 +149,70 @@ void Calibrator::observe(const Observation& o) {
 
   const LayerShape shape{.n_head_kv = o.n_head_kv, .d_k = o.d_k, .d_v = o.d_v};
   auto& layer = layers_[o.layer];
-  if (layer == nullptr) layer = std::make_unique<Layer>(shape);
+  if (layer == nullptr) layer = std::make_unique<Layer>(shape, options_.n_samples);
   if (!(layer->shape == shape)) {
     throw Error(ErrorCode::kMismatch, fmt::format("layer {} changed its shape", o.layer));
   }
-  const int skip = std::clamp(skip_first_ - layer->position, 0, o.n_rows);
+  const int skip = std::clamp(options_.skip_first - layer->position, 0, o.n_rows);
   layer->position += o.n_rows;
   const Eigen::Index n = o.n_rows - skip;
   if (n == 0) return;
+  const uint64_t n_before = layer->n_tokens;
   layer->n_tokens += static_cast<uint64_t>(n);
 
   const size_t first = static_cast<size_t>(skip);
   const size_t group = n_head / n_kv;
-  const auto view = [n](std::span<const float> data, size_t row_floats, size_t offset,
-                        size_t skip_rows, size_t d) {
-    return Rows(data.data() + skip_rows * row_floats + offset, n, static_cast<Eigen::Index>(d),
+  const auto view = [n, first](std::span<const float> data, size_t row_floats, size_t offset,
+                               size_t d) {
+    return Rows(data.data() + first * row_floats + offset, n, static_cast<Eigen::Index>(d),
                 Eigen::OuterStride<>(static_cast<Eigen::Index>(row_floats)));
   };
-  for (size_t h = 0; h < n_kv; ++h) {
-    Head& head = layer->heads[h];
-    for (size_t g = 0; g < group; ++g) {
-      head.q.add(view(o.q, n_head * d_k, (h * group + g) * d_k, first, d_k));
-    }
-    head.k.add(view(o.k, n_kv * d_k, h * d_k, first, d_k));
-    head.v.add(view(o.v, n_kv * d_v, h * d_v, first, d_v));
+  std::vector<KeptToken> kept;
+  if (options_.n_samples > 0) {
+    kept = choose_tokens(n_before, static_cast<size_t>(n), static_cast<size_t>(options_.n_samples),
+                         layer->random);
   }
+  const std::vector<float> slopes = alibi_slopes(o.n_head, o.max_bias);
+  parallel_for(options_.n_threads, n_kv, [&](size_t h, int) {
+    Head& head = layer->heads[h];
+    const Rows k = view(o.k, n_kv * d_k, h * d_k, d_k), v = view(o.v, n_kv * d_v, h * d_v, d_v);
+    head.k.add(k);
+    head.v.add(v);
+    for (size_t g = 0; g < group; ++g) {
+      head.q.add(view(o.q, n_head * d_k, (h * group + g) * d_k, d_k));
+    }
+    if (options_.n_samples == 0) return;
+
+    const size_t n_padded = (rows + 15) / 16 * 16;
+    const std::vector<float> columns = transposed(o.k.data() + h * d_k, n_kv * d_k, rows, d_k, n_padded);
+    std::vector<float> key_weight(rows, 0.0f), value_weight(rows, 0.0f);
+    for (size_t g = 0; g < group; ++g) {
+      const size_t q_head = h * group + g;
+      const AttentionStats stats({.n_rows = o.n_rows,
+                                  .d = o.d_k,
+                                  .scale = o.scale,
+                                  .softcap = o.softcap,
+                                  .slope = slopes[q_head],
+                                  .q = o.q.data() + q_head * d_k,
+                                  .q_stride = n_head * d_k,
+                                  .k_columns = columns.data(),
+                                  .n_padded = n_padded,
+                                  .mask = o.mask},
+                                 skip, options_.lag);
+      const Rows q = view(o.q, n_head * d_k, q_head * d_k, d_k);
+      head.fisher.add(q, std::span(stats.query_fisher).subspan(first));
+      head.squares.add(q, std::span(stats.query_squares).subspan(first));
+      for (size_t i = 0; i < rows; ++i) {
+        key_weight[i] += stats.key_weight[i];
+        value_weight[i] += stats.value_weight[i];
+      }
+    }
+    for (const KeptToken& token : kept) {
+      const Eigen::Index row = static_cast<Eigen::Index>(token.row);
+      layer->samples[h].set(token.slot, k.row(row).data(), v.row(row).data(),
+                            key_weight[first + token.row], value_weight[first + token.row]);
+    }
+  });
 }
 
 uint64_t Calibrator::n_tokens() const {
@@ -166,6 +239,25 @@ Profile Calibrator::finish() const {
     }
   }
   return profile;
+}
+
+void Calibrator::fit_nib(const NibOptions& options, Profile& profile) const {
+  if (options_.n_samples == 0) {
+    throw Error(ErrorCode::kInvalidArgument, "no samples were kept to fit codes of nib");
+  }
+  std::vector<NibHead> heads;
+  for (const auto& [il, layer] : layers_) {
+    for (size_t h = 0; h < layer->heads.size(); ++h) {
+      const Head& head = layer->heads[h];
+      const double n = head.q.n;  // queries of the whole group
+      heads.push_back({.samples = &layer->samples[h],
+                       .second = head.q.second(),
+                       .fisher = head.fisher.mean(n),
+                       .squares = head.squares.mean(n)});
+    }
+  }
+  fit_heads(options, heads, profile.heads);
+  profile.nib = options.kv.to_string();
 }
 
 }  // namespace headq

@@ -26,7 +26,7 @@ constexpr int kMostDefaultContext = 2048;
 struct CalibrateArguments {
   std::string model;
   std::vector<std::string> texts;
-  std::string kv;
+  std::string kv = "nib2.5/nib2";
   std::string output;
   int n_ctx = 0;
   int n_chunks = -1;
@@ -50,14 +50,7 @@ void check_output(const std::string& path) {
   ::unlink(probe.c_str());
 }
 
-std::optional<CacheSpec> parse_spec(const std::string& kv) {
-  if (kv.empty()) return std::nullopt;
-  CacheSpec spec;
-  spec.kv = KvSpec::parse(kv);
-  return spec;
-}
-
-Profile make_profile(const Model& model, const CalibrateArguments& args) {
+Profile make_profile(const Model& model, const CalibrateArguments& args, const KvSpec& kv) {
   const int n_ctx =
       args.n_ctx != 0 ? args.n_ctx : std::min(model.n_ctx_train(), kMostDefaultContext);
   check_sizes(model, n_ctx, n_ctx, n_ctx);
@@ -69,25 +62,32 @@ Profile make_profile(const Model& model, const CalibrateArguments& args) {
     sources.push_back(file.source);
   }
   Progress progress("calibrate");
+  std::optional<Progress> fit_progress;  // its clock starts with the first head
   Profile profile =
       calibrate(model, texts,
                 {.n_chunks = args.n_chunks,
                  .n_threads = args.n_threads,
-                 .progress = [&](size_t done, size_t total) { progress.update(done, total); }});
+                 .nib = {.kv = kv},
+                 .progress = [&](size_t done, size_t total) { progress.update(done, total); },
+                 .fit_progress =
+                     [&](size_t done, size_t total) {
+                       if (!fit_progress) fit_progress.emplace("fit codes");
+                       fit_progress->update(done, total);
+                     }});
   profile.sources = sources;
   return profile;
 }
 
 void run_calibrate(const CalibrateArguments& args) {
-  const std::optional<CacheSpec> spec = parse_spec(args.kv);
+  const KvSpec kv = KvSpec::parse(args.kv);
   check_output(args.output);
   const Model model = Model::load(args.model, Device::kPlugin);
-  const Profile profile = make_profile(model, args);
+  const Profile profile = make_profile(model, args, kv);
   profile.save(args.output);
-  if (spec) {
-    model.check_profile(args.output);
-    Context(model, {.n_ctx = kMinContext, .cache = *spec, .profile = args.output});
-  }
+  model.check_profile(args.output);
+  CacheSpec cache;
+  cache.kv = kv;
+  Context(model, {.n_ctx = kMinContext, .cache = cache, .profile = args.output});
   fmt::print("{}: {} layers, {} KV heads, {} tokens in chunks of {} from {} text{}\n", args.output,
              profile.shapes.size(), profile.heads.size(), profile.n_tokens, profile.n_ctx,
              args.texts.size(), args.texts.size() == 1 ? "" : "s");
@@ -106,9 +106,11 @@ CLI::App* add_calibrate_command(CLI::App& app) {
       ->required()
       ->allow_extra_args(false);
   command->add_option("-o,--output", args->output, "Profile to write")->required();
-  command->add_option(
-      "--kv", args->kv,
-      "Also make sure that the profile serves these codecs of keys and values, K/V");
+  command
+      ->add_option("--kv", args->kv,
+                   "Codecs of keys and values, K/V, that the profile is to serve; codes of nib are "
+                   "fitted for these rates")
+      ->capture_default_str();
   command->add_option("-c,--ctx-size", args->n_ctx,
                       "Tokens of a chunk (default: the model's training context, at most 2048)");
   command->add_option("--chunks", args->n_chunks,

@@ -1,39 +1,10 @@
 #include "codec/transform.h"
 
 #include <cmath>
-#include <numbers>
+
+#include "core/random.h"
 
 namespace headq {
-namespace {
-
-// SplitMix64 (Steele, Lea, Flood 2014): a full-period 64-bit generator from one add and one mix.
-class SplitMix64 {
- public:
-  explicit SplitMix64(uint64_t seed) : state_(seed) {}
-
-  uint64_t next() {
-    state_ += 0x9e3779b97f4a7c15u;
-    uint64_t z = state_;
-    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
-    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
-    return z ^ (z >> 31);
-  }
-
-  // Uniform in (0, 1].
-  double uniform() { return (static_cast<double>(next() >> 11) + 1.0) * 0x1p-53; }
-
-  // Standard normal (Box-Muller).
-  double normal() {
-    const double radius = std::sqrt(-2.0 * std::log(uniform()));
-    return radius * std::cos(2.0 * std::numbers::pi * uniform());
-  }
-
- private:
-  uint64_t state_;
-};
-
-}  // namespace
-
 void hadamard(float* x, int d) {
   const int block = d & -d;
   const float norm = 1.0f / std::sqrt(static_cast<float>(block));
@@ -53,7 +24,7 @@ void hadamard(float* x, int d) {
 }
 
 std::vector<float> random_basis(int d, int r, uint64_t seed) {
-  SplitMix64 random(seed);
+  Random random(seed);
   std::vector<std::vector<double>> rows;
   while (static_cast<int>(rows.size()) < r) {
     std::vector<double> row(static_cast<size_t>(d));

@@ -21,6 +21,8 @@ Observation view(const headq_observation& o) {
           .d_k = o.d_k,
           .d_v = o.d_v,
           .scale = o.scale,
+          .softcap = o.softcap,
+          .max_bias = o.max_bias,
           .q = {o.q, size(o.n_rows, o.n_head, o.d_k)},
           .k = {o.k, size(o.n_rows, o.n_head_kv, o.d_k)},
           .v = {o.v, size(o.n_rows, o.n_head_kv, o.d_v)},
@@ -82,7 +84,9 @@ Profile calibrate(const Model& model, std::span<const ChunkedText> texts,
                           .n_ubatch = n_ctx,
                           .n_outputs = 1,
                           .n_threads = options.n_threads});
-  Calibrator calibrator;
+  const bool has_nib = options.nib.kv.k.is_nib() || options.nib.kv.v.is_nib();
+  Calibrator calibrator({.n_samples = has_nib ? kCalibrationSamples : 0,
+                         .n_threads = options.n_threads});
   Plugin& plugin = Plugin::instance();
   const Observing observing(plugin,
                             [&](const headq_observation& o) { calibrator.observe(view(o)); });
@@ -95,6 +99,12 @@ Profile calibrate(const Model& model, std::span<const ChunkedText> texts,
     if (options.progress) options.progress(i + 1, chunks.size());
   }
   Profile profile = calibrator.finish();
+  if (has_nib) {
+    NibOptions nib = options.nib;
+    nib.n_threads = options.n_threads;
+    nib.progress = options.fit_progress;
+    calibrator.fit_nib(nib, profile);
+  }
   profile.model_name = model.info().name;
   profile.model_arch = model.info().arch;
   profile.model_fingerprint = model.info().fingerprint;

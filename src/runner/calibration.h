@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "headq/calibrate.h"
 #include "headq/profile.h"
 #include "runner/model.h"
 #include "runner/perplexity.h"
@@ -27,10 +28,14 @@ inline constexpr int kDefaultCalibrationChunks = 8;
 // Error(kInvalidArgument) naming the text that has too few.
 std::vector<ChunkRef> deal_chunks(std::span<const ChunkedText> texts, int n_asked);
 
+inline constexpr int kCalibrationSamples = 8192;  // tokens that codes of nib are fitted to
+
 struct CalibrationOptions {
   int n_chunks = -1;
   int n_threads = 1;
-  ProgressFn progress = {};
+  NibOptions nib = {};      // its progress and n_threads are set from here
+  ProgressFn progress = {};      // of the chunks
+  ProgressFn fit_progress = {};  // of fitting codes of nib
 };
 
 // Runs the texts through the model with a dense cache, one chunk a graph, and makes a profile of

@@ -34,7 +34,7 @@ Observation observation(int n, int n_head, int n_head_kv, const std::vector<floa
 TEST(Calibrator, FirstBasisVectorIsTheAxisQueriesPointAlong) {
   const int n = 4000;
   const auto q = rows(n, 1, 6, 5.0f, 0.0f, 1), k = rows(n, 1, 9, 3.0f, 7.0f, 2), v = rows(n, 1, 2, 4.0f, 1.0f, 3);
-  Calibrator calibrator(0);
+  Calibrator calibrator({.skip_first = 0});
   calibrator.observe(observation(n, 1, 1, q, k, v));
   const Profile profile = calibrator.finish();
   ASSERT_EQ(profile.heads.size(), 1u);
@@ -54,7 +54,7 @@ TEST(Calibrator, FirstBasisVectorIsTheAxisQueriesPointAlong) {
 TEST(Calibrator, QueryMomentKeepsTheMean) {
   const int n = 2000;
   const auto q = rows(n, 1, 4, 0.1f, 6.0f, 1), other = rows(n, 1, 0, 1.0f, 0.0f, 2);
-  Calibrator calibrator(0);
+  Calibrator calibrator({.skip_first = 0});
   calibrator.observe(observation(n, 1, 1, q, other, other));
   const Profile profile = calibrator.finish();
   EXPECT_NEAR(profile.heads[0].query_basis[4], 1.0f, 1e-3);
@@ -71,7 +71,7 @@ TEST(Calibrator, QueryHeadsOfAGroupArePooled) {
     }
   }
   const auto k = rows(n, 2, 0, 1.0f, 0.0f, 4);
-  Calibrator calibrator(0);
+  Calibrator calibrator({.skip_first = 0});
   calibrator.observe(observation(n, 4, 2, q, k, k));
   const Profile profile = calibrator.finish();
   ASSERT_EQ(profile.heads.size(), 2u);
@@ -104,7 +104,7 @@ TEST(Calibrator, FirstPositionsOfEachChunkAreLeftOut) {
 
 TEST(Calibrator, RefusesWhatDoesNotFit) {
   const auto x = rows(8, 1, 0, 1.0f, 0.0f, 1);
-  Calibrator calibrator(0);
+  Calibrator calibrator({.skip_first = 0});
   Observation o = observation(8, 1, 1, x, x, x);
   o.n_rows = 9;
   EXPECT_THROW(calibrator.observe(o), Error);

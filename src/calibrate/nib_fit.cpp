@@ -1,0 +1,217 @@
+#include "calibrate/nib_fit.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cmath>
+#include <mutex>
+#include <numeric>
+
+#include "calibrate/codebook.h"
+#include "calibrate/rate.h"
+#include "codec/transform.h"
+#include "core/parallel.h"
+
+namespace headq {
+namespace {
+
+using Matrix = Eigen::MatrixXd;
+using Vector = Eigen::VectorXd;
+
+constexpr double kMostWeight = 20.0;  // of a token, in multiples of the mean
+
+enum class Side { kKeys, kValues };
+
+// Symmetric square root and its inverse; eigenvalues below 1e-6 of the largest are raised to that.
+struct Roots {
+  Matrix root, inverse;
+
+  explicit Roots(const Matrix& m) {
+    const Eigen::SelfAdjointEigenSolver<Matrix> solver(m);
+    const double floor = std::max(solver.eigenvalues().maxCoeff(), 1e-30) * 1e-6;
+    const Vector values = solver.eigenvalues().cwiseMax(floor).cwiseSqrt();
+    const Matrix& vectors = solver.eigenvectors();
+    root = vectors * values.asDiagonal() * vectors.transpose();
+    inverse = vectors * values.cwiseInverse().asDiagonal() * vectors.transpose();
+  }
+};
+
+// One head's side before codewords: a transform after which errors count alike, and the variances
+// there.
+struct Analysed {
+  Vector mean;
+  Matrix analysis, synthesis;  // [d][d], a coordinate a row, strongest first
+  std::vector<double> spectrum;
+  std::vector<float> weights;
+  double importance = 1.0;  // of the squared error, in comparison with other heads
+};
+
+std::vector<float> token_weights(const std::vector<float>& raw, double power) {
+  std::vector<float> out(raw.size());
+  double sum = 0.0;
+  for (size_t i = 0; i < raw.size(); ++i) {
+    out[i] = static_cast<float>(std::pow(std::max(raw[i], 0.0f), power));
+    sum += out[i];
+  }
+  const double mean = sum / static_cast<double>(std::max<size_t>(raw.size(), 1));
+  for (float& w : out) w = std::min(w, static_cast<float>(kMostWeight * mean));
+  return out;
+}
+
+Matrix sample_rows(const NibHead& head, Side side) {
+  const TokenSamples& samples = *head.samples;
+  const int d = side == Side::kKeys ? samples.d_k() : samples.d_v();
+  Eigen::Matrix<float, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor> rows(
+      static_cast<Eigen::Index>(samples.n()), d);
+  for (size_t i = 0; i < samples.n(); ++i) {
+    float* row = rows.row(static_cast<Eigen::Index>(i)).data();
+    if (side == Side::kKeys) samples.key(i, row);
+    else samples.value(i, row);
+  }
+  return rows.cast<double>();
+}
+
+Matrix metric_of(const NibOptions& options, const NibHead& head, Side side) {
+  if (side == Side::kValues) {
+    return Matrix::Identity(head.samples->d_v(), head.samples->d_v());
+  }
+  const int d = head.samples->d_k();
+  if (!options.score_metric) return Matrix::Identity(d, d);
+  const Matrix& m = options.fisher_weight ? head.fisher : head.second;
+  const double level = m.trace() / d;
+  return (1.0 - options.shrink) * m + options.shrink * level * Matrix::Identity(d, d);
+}
+
+Analysed analyse(const NibOptions& options, const NibHead& head, Side side, const CodecSpec& spec,
+                 uint64_t seed) {
+  Analysed out;
+  const TokenSamples& samples = *head.samples;
+  if (!options.token_weight) {
+    out.weights.assign(samples.n(), 1.0f);
+  } else if (side == Side::kKeys) {
+    out.weights = token_weights(samples.key_weight(), 0.5);
+  } else {
+    out.weights = token_weights(samples.value_weight(), 1.0);
+  }
+  const Matrix rows = sample_rows(head, side);
+  const Eigen::Index d = rows.cols();
+  const Vector w = Eigen::Map<const Eigen::VectorXf>(out.weights.data(), rows.rows()).cast<double>();
+  const double total = std::max(w.sum(), 1e-30);
+  out.mean = Vector::Zero(d);
+  if (side == Side::kValues || options.drop_key_mean) out.mean = rows.transpose() * w / total;
+  const Matrix centred = rows.rowwise() - out.mean.transpose();
+  const Matrix covariance = centred.transpose() * w.asDiagonal() * centred / total;
+  const Roots metric(metric_of(options, head, side));
+  const Matrix seen = metric.root * covariance * metric.root;
+
+  Matrix basis;  // columns, strongest first
+  if (spec.side_basis == SideBasis::kRandom) {
+    const std::vector<float> random =
+        random_basis(static_cast<int>(d), static_cast<int>(d), spec.seed * 0x9e3779b97f4a7c15u + seed);
+    basis = Eigen::Map<const Eigen::MatrixXf>(random.data(), d, d).cast<double>();
+    std::vector<Eigen::Index> order(static_cast<size_t>(d));
+    std::iota(order.begin(), order.end(), 0);
+    const Vector power = (basis.transpose() * seen * basis).diagonal();
+    std::stable_sort(order.begin(), order.end(),
+                     [&](Eigen::Index a, Eigen::Index b) { return power[a] > power[b]; });
+    Matrix sorted(d, d);
+    for (Eigen::Index c = 0; c < d; ++c) sorted.col(c) = basis.col(order[static_cast<size_t>(c)]);
+    basis = sorted;
+  } else {
+    const Eigen::SelfAdjointEigenSolver<Matrix> solver(seen);
+    basis = solver.eigenvectors().rowwise().reverse();
+    for (Eigen::Index c = 0; c < d; ++c) {  // the solver's choice of sign must not matter
+      Eigen::Index largest = 0;
+      basis.col(c).cwiseAbs().maxCoeff(&largest);
+      if (basis(largest, c) < 0.0) basis.col(c) = -basis.col(c);
+    }
+  }
+  out.analysis = basis.transpose() * metric.root;
+  out.synthesis = (metric.inverse * basis).transpose();
+  const Vector power = (basis.transpose() * seen * basis).diagonal().cwiseMax(0.0);
+  out.spectrum.assign(power.data(), power.data() + d);
+  if (side == Side::kValues) {
+    out.importance = std::accumulate(samples.value_weight().begin(), samples.value_weight().end(), 0.0) /
+                     static_cast<double>(std::max<size_t>(samples.n(), 1));
+  }
+  return out;
+}
+
+std::vector<float> top_rows(const Matrix& m, int n) {
+  std::vector<float> out;
+  for (Eigen::Index r = 0; r < n; ++r) {
+    for (Eigen::Index c = 0; c < m.cols(); ++c) out.push_back(static_cast<float>(m(r, c)));
+  }
+  return out;
+}
+
+NibCode fit_code(const Analysed& analysed, const Matrix& rows, std::span<const NibbleCut> cuts,
+                 bool trellis, uint64_t seed) {
+  const int n_coords = cuts.back().end;
+  CodebookSamples samples;
+  samples.n_coords = n_coords;
+  samples.weights = analysed.weights;
+  const Matrix y = (rows.rowwise() - analysed.mean.transpose()) *
+                   analysed.analysis.topRows(n_coords).transpose();
+  samples.rows = top_rows(y, static_cast<int>(y.rows()));
+  FittedCodebook fitted = fit_codebook(samples, cuts, {.trellis = trellis, .seed = seed});
+  NibCode code = std::move(fitted.code);
+  for (Eigen::Index i = 0; i < analysed.mean.size(); ++i) {
+    code.mean.push_back(static_cast<float>(analysed.mean[i]));
+  }
+  code.analysis = top_rows(analysed.analysis, n_coords);
+  code.synthesis = top_rows(analysed.synthesis, n_coords);
+  return code;
+}
+
+// Fits one side of all heads; done counts heads for the progress.
+void fit_side(const NibOptions& options, std::span<const NibHead> heads, Side side,
+              std::span<HeadProfile> profiles, const std::function<void()>& head_done) {
+  const CodecSpec& spec = side == Side::kKeys ? options.kv.k : options.kv.v;
+  if (!spec.is_nib()) return;
+  std::vector<Analysed> analysed(heads.size());
+  parallel_for(options.n_threads, heads.size(), [&](size_t h, int) {
+    analysed[h] = analyse(options, heads[h], side, spec, h);
+  });
+  std::vector<RateCurve> curves;
+  std::vector<double> importance;
+  double elements = 0.0;
+  for (const Analysed& a : analysed) {
+    curves.emplace_back(a.spectrum);
+    importance.push_back(a.importance);
+    elements += static_cast<double>(a.spectrum.size());
+  }
+  std::vector<int> nibbles;
+  if (options.allocate) {
+    nibbles = allocate_nibbles(curves, importance, std::llround(elements * spec.rate / 4.0));
+  } else {
+    for (const Analysed& a : analysed) {
+      const double own = static_cast<double>(a.spectrum.size()) * spec.rate / 4.0;
+      nibbles.push_back(std::max(1, static_cast<int>(std::lround(own))));
+    }
+  }
+  const bool trellis = side == Side::kKeys ? options.key_trellis : options.value_trellis;
+  parallel_for(options.n_threads, heads.size(), [&](size_t h, int) {
+    const std::vector<NibbleCut> cuts = curves[h].cut(nibbles[h]);
+    NibCode code = fit_code(analysed[h], sample_rows(heads[h], side), cuts, trellis, 1 + h);
+    (side == Side::kKeys ? profiles[h].key_nib : profiles[h].value_nib) = std::move(code);
+    head_done();
+  });
+}
+
+}  // namespace
+
+void fit_heads(const NibOptions& options, std::span<const NibHead> heads,
+               std::span<HeadProfile> profiles) {
+  std::mutex mutex;
+  size_t done = 0;
+  const size_t n_sides = static_cast<size_t>(options.kv.k.is_nib()) + options.kv.v.is_nib();
+  const auto head_done = [&] {
+    const std::lock_guard lock(mutex);
+    ++done;
+    if (options.progress) options.progress(done, heads.size() * n_sides);
+  };
+  fit_side(options, heads, Side::kKeys, profiles, head_done);
+  fit_side(options, heads, Side::kValues, profiles, head_done);
+}
+
+}  // namespace headq

@@ -1,0 +1,24 @@
+#pragma once
+
+#include <Eigen/Dense>
+#include <span>
+#include <vector>
+
+#include "calibrate/samples.h"
+#include "headq/calibrate.h"
+
+namespace headq {
+
+// What one head's codes are fitted to.
+struct NibHead {
+  const TokenSamples* samples = nullptr;
+  Eigen::MatrixXd second;   // E[q q^T]
+  Eigen::MatrixXd fisher;   // E[w q q^T], w = sum_j p_ij (1 - p_ij)
+  Eigen::MatrixXd squares;  // E[w q q^T], w = sum_j p_ij^2
+};
+
+// Fits the codes of all heads and puts them into profiles [heads].
+void fit_heads(const NibOptions& options, std::span<const NibHead> heads,
+               std::span<HeadProfile> profiles);
+
+}  // namespace headq
