@@ -38,6 +38,7 @@ struct NibOptions {
   bool allocate = true;        // rates differ by layer and head
   bool key_trellis = true;
   bool value_trellis = true;
+  int max_group = 8;           // most coordinates that share a nibble
   double shrink = 0.02;        // of the score metric towards a multiple of the identity
   int n_threads = 1;
   std::function<void(size_t done, size_t total)> progress = {};

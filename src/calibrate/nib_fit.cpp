@@ -176,7 +176,7 @@ void fit_side(const NibOptions& options, std::span<const NibHead> heads, Side si
   std::vector<double> importance;
   double elements = 0.0;
   for (const Analysed& a : analysed) {
-    curves.emplace_back(a.spectrum);
+    curves.emplace_back(a.spectrum, options.max_group);
     importance.push_back(a.importance);
     elements += static_cast<double>(a.spectrum.size());
   }

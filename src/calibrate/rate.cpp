@@ -46,7 +46,7 @@ double group_error(std::span<const double> variances, double excess) {
 
 }  // namespace
 
-RateCurve::RateCurve(std::span<const double> spectrum)
+RateCurve::RateCurve(std::span<const double> spectrum, int max_group)
     : n_coords_(static_cast<int>(spectrum.size())) {
   const size_t n = spectrum.size(), width = 2 * n + 1;
   constexpr double kInf = std::numeric_limits<double>::infinity();
@@ -61,7 +61,8 @@ RateCurve::RateCurve(std::span<const double> spectrum)
     std::array<double, kSizes.size()> once;
     for (size_t s = 0; s < kSizes.size(); ++s) {
       const size_t size = static_cast<size_t>(kSizes[s].n);
-      once[s] = i + size <= n ? group_error(spectrum.subspan(i, size), kSizes[s].excess) : kInf;
+      const bool fits = i + size <= n && kSizes[s].n <= max_group;
+      once[s] = fits ? group_error(spectrum.subspan(i, size), kSizes[s].excess) : kInf;
     }
     for (size_t k = 0; k < width; ++k) {
       double best = rest;

@@ -19,7 +19,8 @@ struct NibbleCut {
 // Cuts of a spectrum: variances of the coordinates, strongest first.
 class RateCurve {
  public:
-  explicit RateCurve(std::span<const double> spectrum);
+  // max_group: most coordinates of a nibble, 1 or more.
+  explicit RateCurve(std::span<const double> spectrum, int max_group = 8);
 
   int max_nibbles() const { return static_cast<int>(distortion_.size()) - 1; }
   // Least expected squared error of all coordinates with n nibbles, n in [0, max_nibbles()].

@@ -67,13 +67,14 @@ Profile make_profile(const Model& model, const CalibrateArguments& args, const K
       calibrate(model, texts,
                 {.n_chunks = args.n_chunks,
                  .n_threads = args.n_threads,
-                 .nib = {.kv = kv},
-                 .progress = [&](size_t done, size_t total) { progress.update(done, total); },
-                 .fit_progress =
-                     [&](size_t done, size_t total) {
-                       if (!fit_progress) fit_progress.emplace("fit codes");
-                       fit_progress->update(done, total);
-                     }});
+                 .nib = {.kv = kv,
+                         .n_threads = args.n_threads,
+                         .progress =
+                             [&](size_t done, size_t total) {
+                               if (!fit_progress) fit_progress.emplace("fit codes");
+                               fit_progress->update(done, total);
+                             }},
+                 .progress = [&](size_t done, size_t total) { progress.update(done, total); }});
   profile.sources = sources;
   return profile;
 }

@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 #include <thread>
 
+#include "cli/ablation.h"
 #include "cli/commands.h"
 #include "cli/progress.h"
 #include "cli/table.h"
@@ -26,6 +27,8 @@ struct PplArguments {
   std::string profile;
   std::vector<std::string> specs;
   std::string layers;
+  bool ablate = false;
+  std::vector<std::string> calibration_texts;
   std::string format = "table";
   int n_ctx = 2048;
   int n_chunks = -1;
@@ -38,6 +41,10 @@ struct PplArguments {
 
 std::vector<CacheSpec> parse_specs(const PplArguments& args) {
   std::vector<CacheSpec> specs;
+  if (args.ablate && (args.specs.size() != 1 || args.calibration_texts.empty())) {
+    throw Error(ErrorCode::kInvalidArgument,
+                "--ablate takes one --kv and at least one --calibrate TEXT");
+  }
   for (const std::string& text : args.specs) {
     CacheSpec spec;
     spec.kv = KvSpec::parse(text);
@@ -45,7 +52,7 @@ std::vector<CacheSpec> parse_specs(const PplArguments& args) {
     spec.sinks = args.sinks;
     spec.parse_layers(args.layers);
     spec.validate();
-    if (spec.needs_profile() && args.profile.empty()) {
+    if (spec.needs_profile() && args.profile.empty() && !args.ablate) {
       throw Error(
           ErrorCode::kInvalidArgument,
           fmt::format("--kv {} needs a profile: headq calibrate makes one for --profile", text));
@@ -77,7 +84,7 @@ std::string to_table(const PplArguments& args, const PerplexityReport& report) {
                  "-", mebibytes(report.dense_cache.cache_bytes())});
   for (const PerplexityRow& row : report.rows) {
     const PairedSummary& s = row.summary;
-    table.add_row({row.spec, bits_cell(row.cache.true_bits()), bits_cell(row.cache.packed_bits()),
+    table.add_row({row.name, bits_cell(row.cache.true_bits()), bits_cell(row.cache.packed_bits()),
                    cell(s.ppl, 4), cell(s.ppl_ratio, 4), cell(s.kld, 5), cell(s.top1, 2, 100),
                    mebibytes(row.cache.cache_bytes())});
   }
@@ -110,7 +117,7 @@ std::string to_json(const PplArguments& args, const PerplexityReport& report) {
   nlohmann::ordered_json rows = nlohmann::ordered_json::array();
   for (const PerplexityRow& row : report.rows) {
     const PairedSummary& s = row.summary;
-    rows.push_back({{"kv", row.spec},
+    rows.push_back({{"kv", row.name},
                     {"ppl", to_json(s.ppl)},
                     {"ppl_ratio", to_json(s.ppl_ratio)},
                     {"ln_ppl_ratio", to_json(s.ln_ppl_ratio)},
@@ -147,14 +154,17 @@ PerplexityReport measure(const PplArguments& args) {
   const Model model = Model::load(args.model, Device::kPlugin);
   check_sizes(model, args.n_ctx, args.n_batch, args.n_ubatch);
   const ChunkedText text(file.name, model.tokenize(file.text), args.n_ctx, model.bos());
+  TempFolder folder;
+  const std::vector<CacheCandidate> candidates =
+      args.ablate ? ablation(model, specs[0], args.calibration_texts, args.n_threads, folder)
+                  : candidates_of(specs, args.profile);
   Progress progress("ppl");
   return measure_perplexity(
-      model, text, specs,
+      model, text, candidates,
       {.n_chunks = args.n_chunks,
        .n_batch = args.n_batch,
        .n_ubatch = args.n_ubatch,
        .n_threads = args.n_threads,
-       .profile = args.profile,
        .progress = [&](size_t done, size_t total) { progress.update(done, total); }});
 }
 
@@ -175,6 +185,13 @@ CLI::App* add_ppl_command(CLI::App& app) {
       ->add_option("--kv", args->specs,
                    "Codec of keys and values, K/V or one for both; once for each row of the table")
       ->required()
+      ->allow_extra_args(false);
+  command->add_flag("--ablate", args->ablate,
+                    "Measure --kv once as it is and once with each part of the method changed, from "
+                    "one calibration");
+  command
+      ->add_option("--calibrate", args->calibration_texts,
+                   "Calibration text of --ablate; several are mixed")
       ->allow_extra_args(false);
   command->add_option("--kv-layer", args->layers, "Codecs of single layers, L:K/V[,L:K/V...]");
   command->add_option("--profile", args->profile, "Profile that headq calibrate wrote");

@@ -29,6 +29,8 @@ Observation view(const headq_observation& o) {
           .mask = {o.mask, size(o.n_rows, o.n_rows, 1)}};
 }
 
+bool has_nib(const NibOptions& nib) { return nib.kv.k.is_nib() || nib.kv.v.is_nib(); }
+
 // Takes the observer away again, whatever ends the run.
 class Observing {
  public:
@@ -71,47 +73,50 @@ std::vector<ChunkRef> deal_chunks(std::span<const ChunkedText> texts, int n_aske
   return dealt;
 }
 
-Profile calibrate(const Model& model, std::span<const ChunkedText> texts,
-                  const CalibrationOptions& options) {
+Calibration::Calibration(const Model& model, std::span<const ChunkedText> texts,
+                         const CalibrationOptions& options)
+    : model_(model),
+      n_ctx_(texts[0].n_ctx()),
+      calibrator_({.n_samples = has_nib(options.nib) ? kCalibrationSamples : 0,
+                   .n_threads = options.n_threads}) {
   if (model.device() != Device::kPlugin) {
     throw Error(ErrorCode::kInvalidArgument, "only a model on the plugin can be observed");
   }
   const std::vector<ChunkRef> chunks = deal_chunks(texts, options.n_chunks);
-  const int n_ctx = texts[0].n_ctx();
   // A chunk is one graph, so that one observation of each layer holds all its rows.
-  Context context(model, {.n_ctx = n_ctx,
-                          .n_batch = n_ctx,
-                          .n_ubatch = n_ctx,
+  Context context(model, {.n_ctx = n_ctx_,
+                          .n_batch = n_ctx_,
+                          .n_ubatch = n_ctx_,
                           .n_outputs = 1,
                           .n_threads = options.n_threads});
-  const bool has_nib = options.nib.kv.k.is_nib() || options.nib.kv.v.is_nib();
-  Calibrator calibrator({.n_samples = has_nib ? kCalibrationSamples : 0,
-                         .n_threads = options.n_threads});
   Plugin& plugin = Plugin::instance();
   const Observing observing(plugin,
-                            [&](const headq_observation& o) { calibrator.observe(view(o)); });
+                            [&](const headq_observation& o) { calibrator_.observe(view(o)); });
   for (size_t i = 0; i < chunks.size(); ++i) {
     const ChunkedText& text = texts[static_cast<size_t>(chunks[i].text)];
     context.clear();
-    calibrator.begin_chunk();
-    context.decode(text.input(chunks[i].chunk), 0, n_ctx - 1);
+    calibrator_.begin_chunk();
+    context.decode(text.input(chunks[i].chunk), 0, n_ctx_ - 1);
     plugin.rethrow_observer_error();
     if (options.progress) options.progress(i + 1, chunks.size());
   }
-  Profile profile = calibrator.finish();
-  if (has_nib) {
-    NibOptions nib = options.nib;
-    nib.n_threads = options.n_threads;
-    nib.progress = options.fit_progress;
-    calibrator.fit_nib(nib, profile);
-  }
-  profile.model_name = model.info().name;
-  profile.model_arch = model.info().arch;
-  profile.model_fingerprint = model.info().fingerprint;
-  profile.n_tokens = calibrator.n_tokens();
-  profile.n_ctx = n_ctx;
+}
+
+Profile Calibration::profile(const NibOptions& nib) const {
+  Profile profile = calibrator_.finish();
+  if (has_nib(nib)) calibrator_.fit_nib(nib, profile);
+  profile.model_name = model_.info().name;
+  profile.model_arch = model_.info().arch;
+  profile.model_fingerprint = model_.info().fingerprint;
+  profile.n_tokens = calibrator_.n_tokens();
+  profile.n_ctx = n_ctx_;
   profile.tool_version = HEADQ_VERSION;
   return profile;
+}
+
+Profile calibrate(const Model& model, std::span<const ChunkedText> texts,
+                  const CalibrationOptions& options) {
+  return Calibration(model, texts, options).profile(options.nib);
 }
 
 }  // namespace headq

@@ -33,15 +33,29 @@ inline constexpr int kCalibrationSamples = 8192;  // tokens that codes of nib ar
 struct CalibrationOptions {
   int n_chunks = -1;
   int n_threads = 1;
-  NibOptions nib = {};      // its progress and n_threads are set from here
-  ProgressFn progress = {};      // of the chunks
-  ProgressFn fit_progress = {};  // of fitting codes of nib
+  NibOptions nib = {};       // no samples are kept when neither side is nib
+  ProgressFn progress = {};  // of the chunks
 };
 
-// Runs the texts through the model with a dense cache, one chunk a graph, and makes a profile of
-// what attention sees; complete but for its sources. texts must have the same n_ctx. Gives the same
-// profile for the same input whatever the number of threads. Throws Error(kInvalidArgument) when
-// the model is not on Device::kPlugin.
+// What attention saw of some texts; profiles with different codes of nib can be made from it.
+class Calibration {
+ public:
+  // Runs the texts through the model with a dense cache, one chunk a graph. texts must have the same
+  // n_ctx. Sees the same for the same input whatever the number of threads. Throws
+  // Error(kInvalidArgument) when the model is not on Device::kPlugin.
+  Calibration(const Model& model, std::span<const ChunkedText> texts,
+              const CalibrationOptions& options);
+
+  // Complete but for its sources.
+  Profile profile(const NibOptions& nib) const;
+
+ private:
+  const Model& model_;
+  int n_ctx_;
+  Calibrator calibrator_;
+};
+
+// The profile of one calibration.
 Profile calibrate(const Model& model, std::span<const ChunkedText> texts,
                   const CalibrationOptions& options);
 

@@ -109,6 +109,13 @@ std::vector<std::vector<PairedScore>> score_lockstep(const ChunkedText& text,
   return scores;
 }
 
+std::vector<CacheCandidate> candidates_of(std::span<const CacheSpec> specs,
+                                          const std::string& profile) {
+  std::vector<CacheCandidate> out;
+  for (const CacheSpec& spec : specs) out.push_back({describe(spec), spec, profile});
+  return out;
+}
+
 void check_sizes(const Model& model, int n_ctx, int n_batch, int n_ubatch) {
   if (n_ctx < kMinContext || n_ctx > model.n_ctx_train()) {
     throw Error(ErrorCode::kInvalidArgument,
@@ -135,11 +142,10 @@ int chunks_to_run(const ChunkedText& text, int n_asked) {
 }
 
 PerplexityReport measure_perplexity(const Model& model, const ChunkedText& text,
-                                    std::span<const CacheSpec> specs,
+                                    std::span<const CacheCandidate> candidates,
                                     const PerplexityOptions& options) {
   check_sizes(model, text.n_ctx(), options.n_batch, options.n_ubatch);
-  if (specs.empty()) throw Error(ErrorCode::kInvalidArgument, "no cache to measure");
-  if (!options.profile.empty()) model.check_profile(options.profile);
+  if (candidates.empty()) throw Error(ErrorCode::kInvalidArgument, "no cache to measure");
   PerplexityReport report;
   report.n_chunks = chunks_to_run(text, options.n_chunks);
   const int n_batch = std::min(options.n_batch, text.n_ctx());
@@ -151,11 +157,12 @@ PerplexityReport measure_perplexity(const Model& model, const ChunkedText& text,
                             .cache = {},
                             .profile = ""};
   Context dense(model, context);
-  context.profile = options.profile;
   std::vector<std::unique_ptr<Context>> contexts;
   std::vector<LogitSource*> sources;
-  for (const CacheSpec& spec : specs) {
-    context.cache = spec;
+  for (const CacheCandidate& candidate : candidates) {
+    if (!candidate.profile.empty()) model.check_profile(candidate.profile);
+    context.cache = candidate.cache;
+    context.profile = candidate.profile;
     contexts.push_back(std::make_unique<Context>(model, context));
     sources.push_back(contexts.back().get());
   }
@@ -165,8 +172,8 @@ PerplexityReport measure_perplexity(const Model& model, const ChunkedText& text,
                                       .n_threads = options.n_threads,
                                       .progress = options.progress});
   report.dense_cache = dense.stats();
-  for (size_t i = 0; i < specs.size(); ++i) {
-    report.rows.push_back({describe(specs[i]), summarize(scores[i]), contexts[i]->stats()});
+  for (size_t i = 0; i < candidates.size(); ++i) {
+    report.rows.push_back({candidates[i].name, summarize(scores[i]), contexts[i]->stats()});
   }
   report.n_scored = report.rows.front().summary.n;
   report.dense_ppl = report.rows.front().summary.ppl_reference;

@@ -34,9 +34,20 @@ std::vector<std::vector<PairedScore>> score_lockstep(const ChunkedText& text,
                                                      std::span<LogitSource* const> candidates,
                                                      int n_vocab, const LockstepOptions& options);
 
-// Perplexity of one cache spec and its distance from the dense cache.
+// A cache to be measured.
+struct CacheCandidate {
+  std::string name;
+  CacheSpec cache = {};
+  std::string profile = {};  // path, or ""
+};
+
+// Candidates by their specs, all with one profile.
+std::vector<CacheCandidate> candidates_of(std::span<const CacheSpec> specs,
+                                          const std::string& profile);
+
+// Perplexity of one cache and its distance from the dense cache.
 struct PerplexityRow {
-  std::string spec;       // "K/V" with "L:K/V" overrides
+  std::string name;       // of the candidate; candidates_of: "K/V" with "L:K/V" overrides
   PairedSummary summary;  // against dense
   CacheStats cache;       // at the end of the last chunk
 };
@@ -54,7 +65,6 @@ struct PerplexityOptions {
   int n_batch = 512;
   int n_ubatch = 512;
   int n_threads = 1;
-  std::string profile = {};  // path, or ""
   ProgressFn progress = {};
 };
 
@@ -68,10 +78,10 @@ void check_sizes(const Model& model, int n_ctx, int n_batch, int n_ubatch);
 // Error(kInvalidArgument) when the text has fewer.
 int chunks_to_run(const ChunkedText& text, int n_asked);
 
-// Measures every spec against the dense cache (of the plugin, or llama.cpp's own on Device::kCpu,
-// where specs must be dense).
+// Measures every candidate against the dense cache (of the plugin, or llama.cpp's own on Device::kCpu,
+// where they must be dense).
 PerplexityReport measure_perplexity(const Model& model, const ChunkedText& text,
-                                    std::span<const CacheSpec> specs,
+                                    std::span<const CacheCandidate> candidates,
                                     const PerplexityOptions& options);
 
 }  // namespace headq
