@@ -1,0 +1,111 @@
+#include "runner/head_samples.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "core/file.h"
+#include "core/gguf.h"
+#include "headq/calibrate.h"
+#include "headq/error.h"
+#include "runner/calibration.h"
+#include "runner/observing.h"
+
+namespace headq {
+namespace {
+
+void check_range(const char* name, int value, int low, int high) {
+  if (value >= low && value <= high) return;
+  throw Error(ErrorCode::kInvalidArgument,
+              fmt::format("{} {} is not in {}..{}", name, value, low, high));
+}
+
+bool has_learned_sinks(const std::string& path) {
+  const MappedFile file(path);
+  const GgufFile gguf = GgufFile::parse(file.bytes(), path);
+  return std::any_of(gguf.tensors().begin(), gguf.tensors().end(), [](const GgufTensor& tensor) {
+    return tensor.name.find("attn_sinks") != std::string::npos;
+  });
+}
+
+const HeadProfile& head_of(const Profile& profile, int layer, int head) {
+  const int entry = profile.find_layer(layer);
+  return profile.layer_heads(entry)[static_cast<size_t>(head)];
+}
+
+// Samples of the chunks [first, first + n) and their own profile.
+std::vector<HeadSample> sample_chunks(const Model& model, const ChunkedText& text, int first,
+                                      const HeadSampleOptions& options, Profile& oracle,
+                                      const std::function<void()>& step) {
+  const int n_ctx = text.n_ctx();
+  Context context(model, {.n_ctx = n_ctx,
+                          .n_batch = n_ctx,
+                          .n_ubatch = n_ctx,
+                          .n_outputs = 1,
+                          .n_threads = options.n_threads});
+  HeadSampler sampler(choose_heads(model.info().layers, options.n_heads), options.sampler);
+  Calibrator calibrator({.skip_first = options.sampler.sinks});
+  Plugin& plugin = Plugin::instance();
+  const ScopedObserver observing(plugin, [&](const headq_observation& o) {
+    const Observation observation = observation_of(o);
+    calibrator.observe(observation);
+    sampler.observe(observation);
+  });
+  for (int i = 0; i < options.n_chunks; ++i) {
+    context.clear();
+    calibrator.begin_chunk();
+    context.decode(text.input(first + i), 0, n_ctx - 1);
+    plugin.rethrow_observer_error();
+    step();
+  }
+  oracle = calibrator.finish();
+  return sampler.take();
+}
+
+}  // namespace
+
+void check_head_samples(const Model& model, const std::string& path, const ChunkedText& text,
+                        const HeadSampleOptions& options) {
+  check_range("-c", text.n_ctx(), kMinSampleContext, model.n_ctx_train());
+  check_range("--calibration-chunks", options.n_calibration, 1, text.n_chunks());
+  check_range("--heads", options.n_heads, 1, 1 << 20);
+  check_range("--queries", options.sampler.n_queries, 1, text.n_ctx() / 2);
+  const int rest = text.n_chunks() - options.n_calibration;
+  if (options.n_chunks < 1 || options.n_chunks > rest) {
+    throw Error(
+        ErrorCode::kInvalidArgument,
+        fmt::format("--chunks {} is not in 1..{}, the chunks of {} tokens that '{}' has "
+                    "after {} for calibration",
+                    options.n_chunks, rest, text.n_ctx(), text.name(), options.n_calibration));
+  }
+  if (has_learned_sinks(path)) {
+    throw Error(
+        ErrorCode::kUnsupported,
+        fmt::format("model '{}' has learned attention sinks, which diagnose does not know", path));
+  }
+}
+
+std::vector<HeadSample> collect_head_samples(const Model& model, const std::string& path,
+                                             const ChunkedText& text,
+                                             const HeadSampleOptions& options) {
+  check_head_samples(model, path, text, options);
+  const size_t n_steps = static_cast<size_t>(options.n_calibration + options.n_chunks);
+  size_t done = 0;
+  const auto step = [&] {
+    if (options.progress) options.progress(++done, n_steps);
+  };
+  const Profile profile = calibrate(model, std::span(&text, 1),
+                                    {.n_chunks = options.n_calibration,
+                                     .n_threads = options.n_threads,
+                                     .progress = [&](size_t, size_t) { step(); }});
+  Profile oracle;
+  std::vector<HeadSample> samples =
+      sample_chunks(model, text, options.n_calibration, options, oracle, step);
+  for (HeadSample& sample : samples) {
+    sample.profile = head_of(profile, sample.layer, sample.head);
+    sample.oracle = head_of(oracle, sample.layer, sample.head);
+  }
+  return samples;
+}
+
+}  // namespace headq
