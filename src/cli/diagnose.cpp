@@ -1,0 +1,116 @@
+// headq diagnose: the experiments behind the codecs, on a model and a text of the user's own.
+
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <memory>
+#include <thread>
+
+#include "cli/commands.h"
+#include "cli/diagnose_report.h"
+#include "cli/output.h"
+#include "cli/progress.h"
+#include "core/file.h"
+#include "headq/error.h"
+#include "headq/spec.h"
+#include "runner/head_samples.h"
+
+namespace headq {
+namespace {
+
+constexpr int kMostDefaultContext = 1024;
+
+struct DiagnoseArguments {
+  std::string model;
+  std::string text;
+  std::string output;
+  std::string format = "table";
+  int n_ctx = 0;
+  int n_chunks = HeadSampleOptions().n_chunks;
+  int n_calibration = HeadSampleOptions().n_calibration;
+  int n_heads = HeadSampleOptions().n_heads;
+  int n_queries = SamplerOptions().n_queries;
+  int n_threads = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+  uint64_t seed = BootstrapOptions().seed;
+};
+
+std::vector<HeadSample> collect(const DiagnoseArguments& args, DiagnosisSource& source) {
+  const TextFile file = read_text(args.text);
+  const Model model = Model::load(args.model, Device::kPlugin);
+  const int n_ctx =
+      args.n_ctx != 0 ? args.n_ctx : std::min(model.n_ctx_train(), kMostDefaultContext);
+  const ChunkedText text(file.name, model.tokenize(file.text), n_ctx, model.bos());
+  source.text = file.name;
+  source.n_ctx = n_ctx;
+  HeadSampleOptions options;
+  options.n_calibration = args.n_calibration;
+  options.n_chunks = args.n_chunks;
+  options.n_heads = args.n_heads;
+  options.sampler.n_queries = args.n_queries;
+  options.n_threads = args.n_threads;
+  Progress progress("diagnose: read");
+  options.progress = [&](size_t done, size_t total) { progress.update(done, total); };
+  return collect_head_samples(model, args.model, text, options);
+}
+
+Diagnosis measure(const DiagnoseArguments& args, std::span<const HeadSample> samples) {
+  DiagnosisOptions options;
+  options.bootstrap.n_threads = args.n_threads;
+  options.bootstrap.seed = args.seed;
+  Progress progress("diagnose: measure");
+  options.progress = [&](size_t done, size_t total) { progress.update(done, total); };
+  return diagnose(samples, options);
+}
+
+void run_diagnose(const DiagnoseArguments& args) {
+  if (!args.output.empty()) check_writable(args.output);
+  DiagnosisSource source;
+  source.model = base_name(args.model);
+  source.n_calibration = args.n_calibration;
+  source.n_chunks = args.n_chunks;
+  source.window = SamplerOptions().window;
+  source.sinks = SamplerOptions().sinks;
+  source.n_replicates = BootstrapOptions().n_replicates;
+  source.seed = args.seed;
+  const std::vector<HeadSample> samples = collect(args, source);
+  const Diagnosis diagnosis = measure(args, samples);
+  const std::string json = to_json(source, diagnosis);
+  if (!args.output.empty()) write_file(args.output, as_bytes(json));
+  fmt::print("{}", args.format == "json" ? json : to_tables(source, diagnosis));
+}
+
+}  // namespace
+
+CLI::App* add_diagnose_command(CLI::App& app) {
+  CLI::App* const command = app.add_subcommand(
+      "diagnose", "Show on a model and a text which errors of a cache attention sees");
+  const auto args = std::make_shared<DiagnoseArguments>();
+  command->add_option("-m,--model", args->model, "Model (GGUF)")->required();
+  command
+      ->add_option("-f,--file", args->text,
+                   "Text: its first chunks make the bases, the next ones are measured")
+      ->required();
+  command->add_option("-o,--output", args->output, "Also write the report here, as JSON");
+  command->add_option("-c,--ctx-size", args->n_ctx,
+                      "Tokens of a chunk (default: the model's training context, at most 1024)");
+  command->add_option("--chunks", args->n_chunks, "Chunks to measure")->capture_default_str();
+  command
+      ->add_option("--calibration-chunks", args->n_calibration, "Chunks before them, for the bases")
+      ->capture_default_str();
+  command->add_option("--heads", args->n_heads, "Most KV heads, evenly spaced over the model")
+      ->capture_default_str();
+  command->add_option("--queries", args->n_queries, "Positions a chunk at which queries are taken")
+      ->capture_default_str();
+  command->add_option("--seed", args->seed, "Seed of the bootstrap")->capture_default_str();
+  command->add_option("-t,--threads", args->n_threads, "Threads")
+      ->check(CLI::Range(1, 1024))
+      ->capture_default_str();
+  command->add_option("--format", args->format, "table or json")
+      ->check(CLI::IsMember({"table", "json"}))
+      ->capture_default_str();
+  command->callback([args] { run_diagnose(*args); });
+  return command;
+}
+
+}  // namespace headq
