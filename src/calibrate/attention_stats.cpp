@@ -17,6 +17,7 @@ namespace {
 #endif
 
 constexpr int kRows = 4;  // queries at a time, which share the loads of the keys
+constexpr int kStride = 2 * kRows;  // of the queries looked at: every other four
 constexpr int kLanes = 16;
 
 typedef float Lanes __attribute__((vector_size(kLanes * sizeof(float))));
@@ -117,7 +118,7 @@ AttentionStats::AttentionStats(const HeadAttention& head, int sinks, int lag)
       value_weight(static_cast<size_t>(head.n_rows), 0.0f) {
   std::vector<float> q(static_cast<size_t>(kRows * head.d));
   std::vector<float> s(kRows * head.n_padded);
-  for (int first = sinks + lag; first < head.n_rows; first += kRows) {
+  for (int first = sinks + lag; first < head.n_rows; first += kStride) {
     const int n_queries = std::min(kRows, head.n_rows - first);
     int most = 0;
     for (int r = 0; r < n_queries; ++r) {

@@ -28,6 +28,7 @@ struct AttentionStats {
   std::vector<float> key_weight;     // [n_rows] sum_i p_ij (1 - p_ij)
   std::vector<float> value_weight;   // [n_rows] sum_i p_ij^2
 
+  // Half of the queries take part, four in a row and the next four not; the others have weight 0.
   // Cost: O(n_rows^2 d).
   AttentionStats(const HeadAttention& head, int sinks, int lag);
 };

@@ -2,6 +2,7 @@
 
 #include <Eigen/Dense>
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <limits>
 #include <numeric>
@@ -15,9 +16,11 @@ namespace {
 using Matrix = Eigen::MatrixXd;
 
 constexpr int kStates = 16;
-constexpr size_t kStartRows = 2048;  // rows that beginnings are tried on
-constexpr int kStartIterations = 6;
+constexpr size_t kAnnealedRows = 2048;
+constexpr double kHeat = 0.8;  // first noise on codewords, in units of the error they leave
 constexpr int kMeansIterations = 12;
+constexpr float kLargestEntry = 120.0f;  // so that even grids are integers
+constexpr double kGridReach = 4.0;  // root mean squares
 constexpr double kRidge = 1e-3;  // of the mean weight of a codeword: keeps unused ones where they are
 
 // Coordinates that each nibble reaches: its own, and with a trellis those of the next nibble, except
@@ -40,7 +43,7 @@ std::vector<int32_t> reach_of(std::span<const NibbleCut> cuts, bool trellis) {
 class CodebookFit {
  public:
   CodebookFit(const CodebookSamples& samples, std::span<const NibbleCut> cuts, bool trellis)
-      : samples_(samples), cuts_(cuts), reach_(reach_of(cuts, trellis)), trellis_(trellis) {
+      : samples_(samples), cuts_(cuts), reach_(reach_of(cuts, trellis)) {
     term_begin_.push_back(0);
     for (size_t g = 0; g < cuts_.size(); ++g) {
       term_begin_.push_back(term_begin_.back() +
@@ -53,40 +56,27 @@ class CodebookFit {
   void set_table(std::vector<float> table) { table_ = std::move(table); }
   const std::vector<int32_t>& reach() const { return reach_; }
 
-  // k-means on the first n rows, each nibble on its own coordinates, on what the nibble before left
-  // of a coordinate they share.
-  void start(size_t n, uint64_t seed) {
-    Random random(seed);
-    std::vector<float> left;  // of a shared coordinate
+  // k-means on the first n rows, each nibble on its own coordinates.
+  void start(size_t n, Random& random) {
     for (size_t g = 0; g < cuts_.size(); ++g) {
+      if (is_double(g)) {
+        start_double(g);
+        ++g;
+        continue;
+      }
       const size_t dims = static_cast<size_t>(cuts_[g].end - cuts_[g].first);
-      const bool second = g > 0 && cuts_[g] == cuts_[g - 1];
       std::vector<float> points(n * dims);
       for (size_t i = 0; i < n; ++i) {
-        const float* row = samples_.row(i) + cuts_[g].first;
-        for (size_t c = 0; c < dims; ++c) points[i * dims + c] = second ? left[i * dims + c] : row[c];
+        std::copy_n(samples_.row(i) + cuts_[g].first, dims, points.data() + i * dims);
       }
       double error = 0.0;
       const std::vector<float> means = k_means(points, n, dims, random, error);
-      left = points;
-      for (size_t i = 0; i < n; ++i) {
-        const size_t best = nearest(means, dims, points.data() + i * dims).first;
-        for (size_t c = 0; c < dims; ++c) left[i * dims + c] -= means[best * dims + c];
-      }
       for (size_t c = 0; c < dims; ++c) {
         for (size_t s = 0; s < kStates; ++s) {
           table_[(term_begin_[g] + c) * kStates + s] = means[s * dims + c];
         }
       }
-      // What a nibble adds to the next one's coordinates begins with noise as large as the error
-      // there, since from zero it would stay zero.
-      const double sigma = std::sqrt(error / static_cast<double>(dims));
-      const size_t reached_before = g > 0 ? static_cast<size_t>(std::max(reach_[2 * g - 1] - cuts_[g].first, 0)) : 0;
-      if (second || reached_before == 0) continue;
-      for (size_t c = 0; c < dims; ++c) {
-        float* table = table_.data() + (term_begin_[g] - reached_before + c) * kStates;
-        for (size_t s = 0; s < kStates; ++s) table[s] = static_cast<float>(sigma * random.normal());
-      }
+      spread(g, std::sqrt(error / static_cast<double>(dims)), random);
     }
   }
 
@@ -94,13 +84,24 @@ class CodebookFit {
   // changed.
   double iterate(size_t n) {
     const double error = code(n);
-    for (size_t first = 0; first < cuts_.size();) {
-      size_t end = first + 1;
-      while (end < cuts_.size() && cuts_[end] == cuts_[first]) ++end;
-      solve(n, first, end);
-      first = end;
+    for (size_t g = 0; g < cuts_.size(); ++g) {
+      if (!is_double(g)) solve(n, g);
     }
     return error;
+  }
+
+  // Moves every codeword by noise, in units of its coordinate's error at the last iterate().
+  void shake(double amplitude, Random& random) {
+    size_t term = 0;
+    for (size_t g = 0; g < cuts_.size(); ++g) {
+      for (int c = reach_[2 * g]; c < reach_[2 * g + 1]; ++c, ++term) {
+        if (is_double(g) && c < cuts_[g].end) continue;
+        const double sigma = amplitude * std::sqrt(coord_error_[static_cast<size_t>(c)]);
+        for (size_t s = 0; s < kStates; ++s) {
+          table_[term * kStates + s] += static_cast<float>(sigma * random.normal());
+        }
+      }
+    }
   }
 
   // Weighted mean error of the first n rows, whose nibbles it finds.
@@ -108,23 +109,42 @@ class CodebookFit {
     const Trellis trellis(samples_.n_coords, reach_, table_);
     nibbles_.resize(n * cuts_.size());
     std::vector<float> decoded(static_cast<size_t>(samples_.n_coords));
-    double sum = 0.0, weight = 0.0;
+    coord_error_.assign(static_cast<size_t>(samples_.n_coords), 0.0);
+    double weight = 0.0;
     for (size_t i = 0; i < n; ++i) {
       uint8_t* nibbles = nibbles_.data() + i * cuts_.size();
       trellis.encode(samples_.row(i), nibbles);
       trellis.decode(nibbles, decoded.data());
-      double error = 0.0;
-      for (int c = 0; c < samples_.n_coords; ++c) {
-        const double e = static_cast<double>(samples_.row(i)[c]) - decoded[static_cast<size_t>(c)];
-        error += e * e;
+      for (size_t c = 0; c < decoded.size(); ++c) {
+        const double e = static_cast<double>(samples_.row(i)[c]) - decoded[c];
+        coord_error_[c] += samples_.weights[i] * e * e;
       }
-      sum += samples_.weights[i] * error;
       weight += samples_.weights[i];
     }
-    return weight > 0.0 ? sum / weight : 0.0;
+    double sum = 0.0;
+    for (double& e : coord_error_) sum += e /= std::max(weight, 1e-30);
+    return sum;
   }
 
  private:
+  // Where the nibble before g reaches the coordinates of g, its codewords begin as shifts of the
+  // grid there, evenly spread over the distance between neighbouring codewords (whose error is that
+  // of a uniform quantizer of that step), and neighbours get shifts far apart (bits reversed).
+  void spread(size_t g, double error, Random& random) {
+    if (g == 0 || reach_[2 * g - 1] <= cuts_[g].first) return;
+    const size_t reached = static_cast<size_t>(reach_[2 * g - 1] - cuts_[g].first);
+    const double step = std::sqrt(12.0) * error;
+    for (size_t c = 0; c < reached; ++c) {
+      float* table = table_.data() + (term_begin_[g] - reached + c) * kStates;
+      const size_t odd = 2 * random.below(8) + 1, offset = random.below(kStates);
+      for (size_t s = 0; s < kStates; ++s) {
+        const size_t m = c == 0 ? s : (s * odd + offset) % kStates;
+        const size_t reversed = (m & 1) << 3 | (m & 2) << 1 | (m & 4) >> 1 | (m & 8) >> 3;
+        table[s] = static_cast<float>(step * (static_cast<double>(reversed) + 0.5 - kStates / 2.0) / kStates);
+      }
+    }
+  }
+
   static std::pair<size_t, double> nearest(const std::vector<float>& means, size_t dims,
                                            const float* x) {
     size_t best = 0;
@@ -141,6 +161,32 @@ class CodebookFit {
       }
     }
     return {best, least};
+  }
+
+  bool is_double(size_t g) const {
+    return (g > 0 && cuts_[g] == cuts_[g - 1]) ||
+           (g + 1 < cuts_.size() && cuts_[g + 1] == cuts_[g]);
+  }
+
+  // Two nibbles of one coordinate: 256 even steps over a range around 0, the first nibble coarse, the second
+  // fine. They stay as they are: codewords that crowd in the middle would leave the second nibble
+  // cells of many sizes, and 8-bit tables hold even steps exactly (multiples of 8 up to 120).
+  void start_double(size_t g) {
+    double square = 0.0, largest = 0.0;
+    for (size_t i = 0; i < samples_.n(); ++i) {
+      const double x = samples_.row(i)[cuts_[g].first];
+      square += x * x;
+      largest = std::max(largest, std::abs(x));
+    }
+    const double reach =
+        std::min(largest, kGridReach * std::sqrt(square / static_cast<double>(samples_.n())));
+    const double step = 2.0 * reach / (kStates * kStates);
+    for (int s = 0; s < kStates; ++s) {
+      const double offset = s - (kStates - 1) / 2.0;
+      const size_t at = static_cast<size_t>(s);
+      table_[term_begin_[g] * kStates + at] = static_cast<float>(offset * step * kStates);
+      table_[term_begin_[g + 1] * kStates + at] = static_cast<float>(offset * step);
+    }
   }
 
   // Weighted Lloyd iterations from a k-means++ beginning (Arthur, Vassilvitskii 2007).
@@ -190,15 +236,16 @@ class CodebookFit {
         }
       }
     }
+    if (dims == 1) std::sort(means.begin(), means.end());
     return means;
   }
 
-  // The least-squares change of all codewords at the coordinates of nibbles [first, end), which have
-  // the same ones: theirs, and those of the nibble before that reaches them.
-  void solve(size_t n, size_t first, size_t end) {
-    const int c0 = cuts_[first].first, dims = cuts_[first].end - c0;
-    const size_t from = first > 0 && reach_[2 * first - 1] > c0 ? first - 1 : first;
-    const size_t n_nibbles = end - from;
+  // The least-squares change of all codewords at the coordinates of nibble `own`: its own, and those
+  // of the nibble before where that reaches them.
+  void solve(size_t n, size_t own) {
+    const int c0 = cuts_[own].first, dims = cuts_[own].end - c0;
+    const size_t from = own > 0 && reach_[2 * own - 1] > c0 ? own - 1 : own;
+    const size_t end = own + 1, n_nibbles = end - from;
     const auto unknowns = static_cast<Eigen::Index>(n_nibbles * kStates);
     Matrix normal = Matrix::Zero(unknowns, unknowns), right = Matrix::Zero(unknowns, dims);
     const auto entry = [&](size_t g, int c) {  // table of nibble g at coordinate c
@@ -213,7 +260,7 @@ class CodebookFit {
       const double w = samples_.weights[i];
       const uint8_t* nibbles = nibbles_.data() + i * cuts_.size();
       total += w;
-      std::array<Eigen::Index, 4> index{};
+      std::array<Eigen::Index, 2> index{};
       for (size_t g = 0; g < n_nibbles; ++g) {
         index[g] = static_cast<Eigen::Index>(g * kStates + nibbles[from + g]);
       }
@@ -245,8 +292,8 @@ class CodebookFit {
   std::vector<int32_t> reach_;
   std::vector<size_t> term_begin_;
   std::vector<float> table_;
-  std::vector<uint8_t> nibbles_;
-  bool trellis_;
+  std::vector<uint8_t> nibbles_;       // of the rows that code() coded last
+  std::vector<double> coord_error_;    // weighted mean of each coordinate's squared error then
 };
 
 // Codewords as 8-bit integers with one scale a term.
@@ -255,7 +302,7 @@ void quantise(const std::vector<float>& table, NibCode& code) {
     const float* term = table.data() + i * kStates;
     float largest = 0.0f;
     for (int s = 0; s < kStates; ++s) largest = std::max(largest, std::abs(term[s]));
-    const float scale = largest / 127.0f;
+    const float scale = largest / kLargestEntry;
     code.scale.push_back(scale);
     for (int s = 0; s < kStates; ++s) {
       code.codebook.push_back(
@@ -269,21 +316,14 @@ void quantise(const std::vector<float>& table, NibCode& code) {
 FittedCodebook fit_codebook(const CodebookSamples& samples, std::span<const NibbleCut> cuts,
                             const CodebookOptions& options) {
   CodebookFit fit(samples, cuts, options.trellis);
-  const size_t few = std::min(samples.n(), kStartRows);
-  std::vector<float> best;
-  double least = std::numeric_limits<double>::infinity();
-  for (int start = 0; start < options.n_starts; ++start) {
-    fit.start(few, options.seed + static_cast<uint64_t>(start));
-    for (int i = 0; i < kStartIterations; ++i) fit.iterate(few);
-    const double error = fit.code(few);
-    if (!(error < least)) continue;
-    least = error;
-    best = fit.table();
+  const size_t few = std::min(samples.n(), kAnnealedRows);
+  Random random(options.seed);
+  fit.start(few, random);
+  for (int i = 0; i < options.n_annealed; ++i) {
+    fit.iterate(few);
+    fit.shake(kHeat * (1.0 - static_cast<double>(i) / options.n_annealed), random);
   }
-  fit.set_table(std::move(best));
-  for (int i = 0; i < options.n_iterations; ++i) {
-    fit.iterate(i < options.n_iterations / 2 ? few : samples.n());
-  }
+  for (int i = 0; i < options.n_iterations; ++i) fit.iterate(samples.n());
   FittedCodebook out;
   out.code.reach = fit.reach();
   quantise(fit.table(), out.code);

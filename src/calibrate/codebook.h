@@ -21,8 +21,8 @@ struct CodebookSamples {
 
 struct CodebookOptions {
   bool trellis = true;   // nibbles also reach the coordinates of the next one
-  int n_starts = 2;      // the best of so many beginnings is followed up
-  int n_iterations = 20;
+  int n_annealed = 30;    // first turns, on some of the rows, with noise that dies away
+  int n_iterations = 6;   // turns on all rows
   uint64_t seed = 1;
 };
 
@@ -33,7 +33,8 @@ struct FittedCodebook {
 };
 
 // Fits codewords to samples: weighted k-means per nibble, then, in turn, the best nibbles of every
-// row (Trellis) and the least-squares codewords for these nibbles. Deterministic.
+// row (Trellis) and the least-squares codewords for these nibbles; noise on the codewords keeps the
+// first turns from settling in a poor optimum. Deterministic.
 FittedCodebook fit_codebook(const CodebookSamples& samples, std::span<const NibbleCut> cuts,
                             const CodebookOptions& options);
 

@@ -19,8 +19,8 @@ struct GroupSize {
   double excess;
 };
 constexpr std::array<GroupSize, 6> kSizes = {
-    {{1, 1.89}, {2, 1.44}, {3, 1.28}, {4, 1.20}, {6, 1.12}, {8, 1.08}}};
-constexpr double kTwoNibbleExcess = 2.2;
+    {{1, 2.03}, {2, 1.53}, {3, 1.39}, {4, 1.34}, {6, 1.27}, {8, 1.22}}};
+constexpr double kTwoNibbleExcess = 7.0;
 
 // Error of one nibble on coordinates with these variances: reverse water-filling of 4 bits (Cover,
 // Thomas, Elements of Information Theory, 10.3.3), times the excess, at most all of them.

@@ -84,7 +84,7 @@ TEST(Calibrator, FirstPositionsOfEachChunkAreLeftOut) {
   const int n = 100;
   auto q = rows(n, 1, 0, 1.0f, 0.0f, 1);
   auto k = rows(n, 1, 0, 1.0f, 0.0f, 2);
-  Calibrator clean(4), spoiled(4), whole(0);
+  Calibrator clean, spoiled, whole({.skip_first = 0});
   clean.observe(observation(n, 1, 1, q, k, k));
   for (int i = 0; i < 4 * kDim; ++i) q[static_cast<size_t>(i)] = k[static_cast<size_t>(i)] = 1000.0f;
   // The same rows in two observations, the first shorter than what is left out.
