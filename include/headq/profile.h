@@ -29,13 +29,18 @@ struct NibCode {
   std::vector<int32_t> reach;     // [n_nibbles][2] first coordinate, one past the last
   std::vector<float> scale;       // [n_terms], the coordinates nibble 0 reaches first
   std::vector<int8_t> codebook;   // [n_terms][16]
+  // What the fit expects, over all coordinates, those without a code included: the mean of
+  // |y - y^|^2, and of |y|^2. For keys that is the variance of scores, in squared nats, that their
+  // error and they themselves cause, weighted by how undecided the softmax is (docs/nib.md).
+  float error = 0.0f;
+  float power = 0.0f;
 
   int n_nibbles() const { return static_cast<int>(reach.size() / 2); }
   int n_coords() const {
     return mean.empty() ? 0 : static_cast<int>(analysis.size() / mean.size());
   }
   uint64_t bytes() const {
-    return (mean.size() + analysis.size() + synthesis.size() + reach.size() + scale.size()) * 4 +
+    return (mean.size() + analysis.size() + synthesis.size() + reach.size() + scale.size() + 2) * 4 +
            codebook.size();
   }
   bool operator==(const NibCode&) const = default;

@@ -4,6 +4,7 @@
 #include <map>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace headq {
 
@@ -82,6 +83,7 @@ struct CacheSpec {
   int sinks = 4;                 // first positions of a sequence that stay dense, 0..64
 
   const KvSpec& layer(int il) const;
+  std::vector<KvSpec> all() const;  // kv and every override
   bool needs_profile() const;
 
   // Adds the overrides of "L:K/V[,L:K/V...]", for example "0:kivi4/kivi4,1:dense".

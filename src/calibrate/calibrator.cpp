@@ -118,6 +118,7 @@ void check_span(size_t size, size_t wanted, const char* what) {
 
 struct Calibrator::Layer {
   LayerShape shape;
+  double scale = 1.0;  // of logits
   int position = 0;  // of the next observation's first row
   uint64_t n_tokens = 0;
   std::vector<Head> heads;
@@ -153,6 +154,7 @@ void Calibrator::observe(const Observation& o) {
   if (!(layer->shape == shape)) {
     throw Error(ErrorCode::kMismatch, fmt::format("layer {} changed its shape", o.layer));
   }
+  layer->scale = o.scale;
   const int skip = std::clamp(options_.skip_first - layer->position, 0, o.n_rows);
   layer->position += o.n_rows;
   const Eigen::Index n = o.n_rows - skip;
@@ -251,6 +253,7 @@ void Calibrator::fit_nib(const NibOptions& options, Profile& profile) const {
       const Head& head = layer->heads[h];
       const double n = head.q.n;  // queries of the whole group
       heads.push_back({.samples = &layer->samples[h],
+                       .scale = layer->scale,
                        .second = head.q.second(),
                        .fisher = head.fisher.mean(n),
                        .squares = head.squares.mean(n)});

@@ -76,7 +76,7 @@ Matrix metric_of(const NibOptions& options, const NibHead& head, Side side) {
   }
   const int d = head.samples->d_k();
   if (!options.score_metric) return Matrix::Identity(d, d);
-  const Matrix& m = options.fisher_weight ? head.fisher : head.second;
+  const Matrix m = head.scale * head.scale * (options.fisher_weight ? head.fisher : head.second);
   const double level = m.trace() / d;
   return (1.0 - options.shrink) * m + options.shrink * level * Matrix::Identity(d, d);
 }
@@ -158,6 +158,11 @@ NibCode fit_code(const Analysed& analysed, const Matrix& rows, std::span<const N
   for (Eigen::Index i = 0; i < analysed.mean.size(); ++i) {
     code.mean.push_back(static_cast<float>(analysed.mean[i]));
   }
+  const double power =
+      std::accumulate(analysed.spectrum.begin(), analysed.spectrum.end(), 0.0);
+  const double left = std::accumulate(analysed.spectrum.begin() + n_coords, analysed.spectrum.end(), 0.0);
+  code.power = static_cast<float>(power);
+  code.error = std::min(static_cast<float>(fitted.error + left), code.power);
   code.analysis = top_rows(analysed.analysis, n_coords);
   code.synthesis = top_rows(analysed.synthesis, n_coords);
   return code;

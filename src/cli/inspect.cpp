@@ -102,6 +102,65 @@ void print_heads(const Profile& p) {
   fmt::print("{}", table.to_string());
 }
 
+// --- Codes of nib
+
+double bits(const NibCode& code) {
+  return 4.0 * code.n_nibbles() / static_cast<double>(code.mean.size());
+}
+
+double error_share(const NibCode& code) {
+  return code.power > 0 ? static_cast<double>(code.error) / code.power : 0.0;
+}
+
+// Bits per element over all heads, 0 when there are no codes.
+double mean_bits(const Profile& p, NibCode HeadProfile::*side) {
+  double nibbles = 0.0, elements = 0.0;
+  for (const HeadProfile& head : p.heads) {
+    nibbles += (head.*side).n_nibbles();
+    elements += static_cast<double>((head.*side).mean.size());
+  }
+  return elements > 0 ? 4.0 * nibbles / elements : 0.0;
+}
+
+void print_codes(const Profile& p) {
+  fmt::print("\ncodecs       {}: {:.3f} bits a key element, {:.3f} a value element\n\n",
+             printable(p.nib), mean_bits(p, &HeadProfile::key_nib),
+             mean_bits(p, &HeadProfile::value_nib));
+  Table table({"layer", "head", "K bits", "K coords", "score std", "K error %", "V bits", "V coords",
+               "V error %"});
+  for (size_t entry = 0; entry < p.shapes.size(); ++entry) {
+    const std::span<const HeadProfile> heads = p.layer_heads(static_cast<int>(entry));
+    for (size_t h = 0; h < heads.size(); ++h) {
+      std::vector<std::string> row = {std::to_string(p.layer_ids[entry]), std::to_string(h)};
+      for (const NibCode* code : {&heads[h].key_nib, &heads[h].value_nib}) {
+        const bool is_key = code == &heads[h].key_nib;
+        if (code->reach.empty()) {
+          row.insert(row.end(), is_key ? 4 : 3, "-");
+          continue;
+        }
+        row.push_back(fmt::format("{:.2f}", bits(*code)));
+        row.push_back(std::to_string(code->n_coords()));
+        if (is_key) row.push_back(fmt::format("{:.4f}", std::sqrt(code->error)));
+        row.push_back(fmt::format("{:.2f}", 100.0 * error_share(*code)));
+      }
+      table.add_row(std::move(row));
+    }
+  }
+  fmt::print("{}", table.to_string());
+  fmt::print(
+      "\nscore std: expected standard deviation of a score's error, in nats, weighted by how "
+      "undecided the softmax is;\nerror %: of the variance that attention sees\n");
+}
+
+Json code_json(const NibCode& code) {
+  if (code.reach.empty()) return nullptr;
+  return {{"bits", bits(code)},
+          {"nibbles", code.n_nibbles()},
+          {"coordinates", code.n_coords()},
+          {"error", code.error},
+          {"power", code.power}};
+}
+
 void print_profile(const Profile& p) {
   fmt::print("profile      version {}, written by headq {}, {}\n", Profile::kVersion,
              printable(p.tool_version), size_text(p.payload_bytes()));
@@ -115,6 +174,7 @@ void print_profile(const Profile& p) {
   fmt::print(
       "\nq N %: share of the query energy in the N strongest directions; rank: exp of the "
       "spectrum's entropy;\nk mean/std: length of the mean key over the keys' spread\n");
+  if (!p.nib.empty()) print_codes(p);
 }
 
 Json head_json(const HeadProfile& head) {
@@ -124,6 +184,8 @@ Json head_json(const HeadProfile& head) {
           {"query_effective_rank", effective_rank(head.query_spectrum)},
           {"key_effective_rank", effective_rank(head.key_spectrum)},
           {"key_mean_to_std", mean_to_spread(head)},
+          {"key_nib", code_json(head.key_nib)},
+          {"value_nib", code_json(head.value_nib)},
           {"query_spectrum", head.query_spectrum},
           {"key_spectrum", head.key_spectrum}};
 }
@@ -149,6 +211,9 @@ Json profile_json(const Profile& p) {
           {"n_tokens", p.n_tokens},
           {"n_ctx", p.n_ctx},
           {"n_basis", p.n_basis},
+          {"nib", p.nib},
+          {"key_bits", mean_bits(p, &HeadProfile::key_nib)},
+          {"value_bits", mean_bits(p, &HeadProfile::value_nib)},
           {"payload_bytes", p.payload_bytes()},
           {"layers", std::move(layers)}};
 }

@@ -30,8 +30,9 @@
 namespace headq {
 namespace {
 
-// 2.6 bits with calibration; without it keys need 4 bits to keep the text good.
-constexpr const char* kDefaultWithProfile = "kivi2+hq4x4/kivi2";
+// What a profile without codes of nib serves best, and what needs no profile: without one keys need
+// 4 bits to keep the text good.
+constexpr const char* kDefaultWithoutNib = "kivi2+hq4x4/kivi2";
 constexpr const char* kDefaultWithoutProfile = "kivi4/kivi2";
 
 struct WithArguments {
@@ -56,11 +57,17 @@ int pick(const std::optional<int>& option, const char* variable, const std::stri
   return text.empty() ? otherwise : parse_int(variable, text, 0, INT32_MAX);
 }
 
+std::string default_codecs(const std::string& profile_path) {
+  if (profile_path.empty()) return kDefaultWithoutProfile;
+  const std::string nib = Profile::load(profile_path).nib;
+  return nib.empty() ? kDefaultWithoutNib : nib;
+}
+
 Policy make_policy(const WithArguments& args) {
   const Environment env = Environment::read();
   const std::string profile = args.profile.value_or(env.profile);
   std::string kv = args.kv.value_or(env.kv);
-  if (!args.kv && kv.empty()) kv = profile.empty() ? kDefaultWithoutProfile : kDefaultWithProfile;
+  if (kv.empty()) kv = default_codecs(profile);
 
   Policy policy;
   policy.kv_layer = args.kv_layer.value_or(env.kv_layer);
@@ -87,6 +94,11 @@ std::vector<ModelInfo> check_models(const Policy& policy, const std::vector<std:
                 "compared");
   }
   const Profile profile = policy.profile.empty() ? Profile() : Profile::load(policy.profile);
+  for (const KvSpec& kv : policy.spec.all()) {
+    if (const std::string why = profile.why_lacks(kv); !why.empty()) {
+      throw Error(ErrorCode::kMismatch, why);
+    }
+  }
   std::vector<ModelInfo> models;
   for (const std::string& path : paths) {
     const ModelInfo& model = models.emplace_back(ModelInfo::load(path));
@@ -174,9 +186,9 @@ CLI::App* add_with_command(CLI::App& app, const std::vector<std::string>& progra
   const auto args = std::make_shared<WithArguments>();
   command
       ->add_option("--kv", args->kv,
-                   fmt::format("Codecs of keys and values, or one for both [HEADQ_KV, or {} "
-                               "with a profile and {} without]",
-                               kDefaultWithProfile, kDefaultWithoutProfile))
+                   fmt::format("Codecs of keys and values, or one for both [HEADQ_KV, or what the "
+                               "profile was calibrated for, or {} without a profile]",
+                               kDefaultWithoutProfile))
       ->type_name("K/V");
   command
       ->add_option("--kv-layer", args->kv_layer,

@@ -85,6 +85,8 @@ void add_nib_tensors(GgufWriter& out, const std::string& prefix, int d,
     append(kept.reach, code->reach);
     append(kept.scale, code->scale);
     append(kept.codebook, code->codebook);
+    kept.errors.push_back(code->error);
+    kept.errors.push_back(code->power);
   }
   const uint64_t width = static_cast<uint64_t>(d);
   const auto shape = [](uint64_t columns, size_t elements) {
@@ -97,6 +99,7 @@ void add_nib_tensors(GgufWriter& out, const std::string& prefix, int d,
   out.add_i32(prefix + "reach", shape(2, kept.reach.size()), kept.reach);
   out.add_f32(prefix + "scale", shape(1, kept.scale.size()), kept.scale);
   out.add_i8(prefix + "codebook", shape(16, kept.codebook.size()), kept.codebook);
+  out.add_f32(prefix + "errors", shape(2, kept.errors.size()), kept.errors);
 }
 
 std::string read_nib_tensors(const GgufFile& file, const std::string& prefix, int d, int n_heads,
@@ -130,6 +133,7 @@ std::string read_nib_tensors(const GgufFile& file, const std::string& prefix, in
   }
   const auto scale = in.take<float>("scale", kTensorF32, n_terms, 1);
   const auto codebook = in.take<int8_t>("codebook", kTensorI8, n_terms, 16);
+  const auto errors = in.take<float>("errors", kTensorF32, heads, 2);
   if (!in.why.empty()) return in.why;
 
   std::span<const float> m = mean, a = analysis, s = synthesis, u = scale;
@@ -144,6 +148,8 @@ std::string read_nib_tensors(const GgufFile& file, const std::string& prefix, in
     code.reach = split(r, 2 * static_cast<size_t>(sizes[2 * h]));
     code.scale = split(u, head_terms[h]);
     code.codebook = split(b, 16 * head_terms[h]);
+    code.error = errors[2 * h];
+    code.power = errors[2 * h + 1];
   }
   return "";
 }
@@ -167,6 +173,9 @@ std::string why_bad_nib(const NibCode& code, int d) {
   if (!all_finite(code.mean) || !all_finite(code.analysis) || !all_finite(code.synthesis) ||
       !all_finite(code.scale)) {
     return "holds a number that is not finite";
+  }
+  if (!(code.error >= 0.0f) || !(code.power >= code.error) || !std::isfinite(code.power)) {
+    return fmt::format("expects an error of {} of {}", code.error, code.power);
   }
   return "";
 }

@@ -9,13 +9,13 @@
 
 namespace headq {
 
-inline constexpr int kNibTensors = 7;  // of one layer and side
+inline constexpr int kNibTensors = 8;  // of one layer and side
 
 // Appends the tensors of one layer's codes, one code a head, whose names begin with prefix
 // (docs/format.md), keeping the arrays they point to in `kept`.
 struct NibArrays {
   std::vector<int32_t> sizes, reach;
-  std::vector<float> mean, analysis, synthesis, scale;
+  std::vector<float> mean, analysis, synthesis, scale, errors;
   std::vector<int8_t> codebook;
 };
 void add_nib_tensors(GgufWriter& out, const std::string& prefix, int d,

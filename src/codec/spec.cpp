@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <charconv>
 
 #include "headq/error.h"
@@ -194,12 +195,17 @@ const KvSpec& CacheSpec::layer(int il) const {
   return it != layers.end() ? it->second : kv;
 }
 
+std::vector<KvSpec> CacheSpec::all() const {
+  std::vector<KvSpec> out = {kv};
+  for (const auto& [il, spec] : layers) out.push_back(spec);
+  return out;
+}
+
 bool CacheSpec::needs_profile() const {
-  bool needs = kv.k.needs_profile() || kv.v.needs_profile();
-  for (const auto& [il, spec] : layers) {
-    needs = needs || spec.k.needs_profile() || spec.v.needs_profile();
-  }
-  return needs;
+  const std::vector<KvSpec> specs = all();
+  return std::any_of(specs.begin(), specs.end(), [](const KvSpec& spec) {
+    return spec.k.needs_profile() || spec.v.needs_profile();
+  });
 }
 
 void CacheSpec::parse_layers(std::string_view text) {
