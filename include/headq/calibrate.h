@@ -5,6 +5,7 @@
 #include <map>
 #include <memory>
 #include <span>
+#include <vector>
 
 #include "headq/profile.h"
 #include "headq/spec.h"
@@ -44,6 +45,16 @@ struct NibOptions {
   std::function<void(size_t done, size_t total)> progress = {};
 };
 
+// Bits per element of keys and of values.
+struct SideRates {
+  double keys = 0.0, values = 0.0;
+};
+
+// Squared errors that are comparable within a side, not between the sides.
+struct SideErrors {
+  double keys = 0.0, values = 0.0;
+};
+
 struct CalibratorOptions {
   int skip_first = 4;   // positions left out at the start of each chunk: attention sinks, which stay
                         // dense in the cache and would distort the moments
@@ -51,6 +62,8 @@ struct CalibratorOptions {
   int n_samples = 0;    // tokens kept for fitting codes of nib, 0: none are to be fitted
   int n_threads = 1;
 };
+
+struct NibHead;  // what one head's codes are fitted to
 
 // Collects the moments and samples a profile is made of. Memory: O(d_k^2) doubles per layer and KV
 // head, and n_samples rows of f16. The result depends only on the observations and their order. Not
@@ -81,8 +94,15 @@ class Calibrator {
   // no samples were kept.
   void fit_nib(const NibOptions& options, Profile& profile) const;
 
+  // What codes of these rates are expected to leave, without fitting them.
+  std::vector<SideErrors> expected_errors(const NibOptions& options,
+                                          std::span<const SideRates> rates) const;
+
  private:
   struct Layer;
+
+  std::vector<NibHead> nib_heads() const;
+
   std::map<int, std::unique_ptr<Layer>> layers_;
   CalibratorOptions options_;
 };

@@ -133,6 +133,26 @@ struct Calibrator::Layer {
   }
 };
 
+// What the codes of all heads are fitted to.
+std::vector<NibHead> Calibrator::nib_heads() const {
+  std::vector<NibHead> heads;
+  for (const auto& [il, layer] : layers_) {
+    if (layer->samples.empty()) {
+      throw Error(ErrorCode::kInvalidArgument, "no samples were kept to fit codes of nib");
+    }
+    for (size_t h = 0; h < layer->heads.size(); ++h) {
+      const Head& head = layer->heads[h];
+      const double n = head.q.n;  // queries of the whole group
+      heads.push_back({.samples = &layer->samples[h],
+                       .scale = layer->scale,
+                       .second = head.q.second(),
+                       .fisher = head.fisher.mean(n),
+                       .squares = head.squares.mean(n)});
+    }
+  }
+  return heads;
+}
+
 Calibrator::Calibrator(const CalibratorOptions& options) : options_(options) {}
 Calibrator::~Calibrator() = default;
 
@@ -244,23 +264,14 @@ Profile Calibrator::finish() const {
 }
 
 void Calibrator::fit_nib(const NibOptions& options, Profile& profile) const {
-  if (options_.n_samples == 0) {
-    throw Error(ErrorCode::kInvalidArgument, "no samples were kept to fit codes of nib");
-  }
-  std::vector<NibHead> heads;
-  for (const auto& [il, layer] : layers_) {
-    for (size_t h = 0; h < layer->heads.size(); ++h) {
-      const Head& head = layer->heads[h];
-      const double n = head.q.n;  // queries of the whole group
-      heads.push_back({.samples = &layer->samples[h],
-                       .scale = layer->scale,
-                       .second = head.q.second(),
-                       .fisher = head.fisher.mean(n),
-                       .squares = head.squares.mean(n)});
-    }
-  }
+  const std::vector<NibHead> heads = nib_heads();
   fit_heads(options, heads, profile.heads);
   profile.nib = options.kv.to_string();
+}
+
+std::vector<SideErrors> Calibrator::expected_errors(const NibOptions& options,
+                                                    std::span<const SideRates> rates) const {
+  return headq::expected_errors(options, nib_heads(), rates);
 }
 
 }  // namespace headq

@@ -20,18 +20,17 @@ constexpr size_t kAnnealedRows = 2048;
 constexpr double kHeat = 0.8;  // first noise on codewords, in units of the error they leave
 constexpr int kMeansIterations = 12;
 constexpr float kLargestEntry = 120.0f;  // so that even grids are integers
-constexpr double kGridReach = 4.0;  // root mean squares
+constexpr double kGridOfOneReach = 4.0, kGridOfTwoReach = 3.35;  // root mean squares
 constexpr double kRidge = 1e-3;  // of the mean weight of a codeword: keeps unused ones where they are
 
 // Coordinates that each nibble reaches: its own, and with a trellis those of the next nibble, except
-// where two nibbles share a coordinate, which would make three meet.
+// where that is part of a grid, in whose coordinates three would meet.
 std::vector<int32_t> reach_of(std::span<const NibbleCut> cuts, bool trellis) {
   std::vector<int32_t> reach;
   for (size_t g = 0; g < cuts.size(); ++g) {
     int end = cuts[g].end;
-    if (trellis && g + 1 < cuts.size()) {
-      const bool next_is_double = g + 2 < cuts.size() && cuts[g + 1] == cuts[g + 2];
-      if (!next_is_double) end = cuts[g + 1].end;
+    if (trellis && g + 1 < cuts.size() && cuts[g + 1].role == NibbleRole::kFitted) {
+      end = cuts[g + 1].end;
     }
     reach.push_back(cuts[g].first);
     reach.push_back(end);
@@ -59,11 +58,9 @@ class CodebookFit {
   // k-means on the first n rows, each nibble on its own coordinates.
   void start(size_t n, Random& random) {
     for (size_t g = 0; g < cuts_.size(); ++g) {
-      if (is_double(g)) {
-        start_double(g);
-        ++g;
-        continue;
-      }
+      if (cuts_[g].role == NibbleRole::kCoarse) start_coarse(g);
+      if (cuts_[g].role == NibbleRole::kFine) start_fine(g);
+      if (cuts_[g].role != NibbleRole::kFitted) continue;
       const size_t dims = static_cast<size_t>(cuts_[g].end - cuts_[g].first);
       std::vector<float> points(n * dims);
       for (size_t i = 0; i < n; ++i) {
@@ -85,7 +82,7 @@ class CodebookFit {
   double iterate(size_t n) {
     const double error = code(n);
     for (size_t g = 0; g < cuts_.size(); ++g) {
-      if (!is_double(g)) solve(n, g);
+      if (cuts_[g].role == NibbleRole::kFitted) solve(n, g);
     }
     return error;
   }
@@ -95,7 +92,7 @@ class CodebookFit {
     size_t term = 0;
     for (size_t g = 0; g < cuts_.size(); ++g) {
       for (int c = reach_[2 * g]; c < reach_[2 * g + 1]; ++c, ++term) {
-        if (is_double(g) && c < cuts_[g].end) continue;
+        if (cuts_[g].role != NibbleRole::kFitted && c < cuts_[g].end) continue;
         const double sigma = amplitude * std::sqrt(coord_error_[static_cast<size_t>(c)]);
         for (size_t s = 0; s < kStates; ++s) {
           table_[term * kStates + s] += static_cast<float>(sigma * random.normal());
@@ -163,29 +160,48 @@ class CodebookFit {
     return {best, least};
   }
 
-  bool is_double(size_t g) const {
-    return (g > 0 && cuts_[g] == cuts_[g - 1]) ||
-           (g + 1 < cuts_.size() && cuts_[g + 1] == cuts_[g]);
-  }
+  // Grids have 256 (or 64) even steps over a range around 0 and stay as they are: codewords that
+  // crowd in the middle would leave the fine nibble cells of many sizes. Even steps are exact in
+  // 8-bit tables (multiples of 8 up to 120).
+  struct Grid {
+    double coarse_step = 0.0;
+    int n_fine = 16;  // steps of the fine nibble for each coordinate
+  };
 
-  // Two nibbles of one coordinate: 256 even steps over a range around 0, the first nibble coarse, the second
-  // fine. They stay as they are: codewords that crowd in the middle would leave the second nibble
-  // cells of many sizes, and 8-bit tables hold even steps exactly (multiples of 8 up to 120).
-  void start_double(size_t g) {
+  // fine: the grid's fine nibble.
+  Grid grid_of(int coord, size_t fine) const {
     double square = 0.0, largest = 0.0;
     for (size_t i = 0; i < samples_.n(); ++i) {
-      const double x = samples_.row(i)[cuts_[g].first];
+      const double x = samples_.row(i)[coord];
       square += x * x;
       largest = std::max(largest, std::abs(x));
     }
-    const double reach =
-        std::min(largest, kGridReach * std::sqrt(square / static_cast<double>(samples_.n())));
-    const double step = 2.0 * reach / (kStates * kStates);
+    const bool of_two = cuts_[fine].end - cuts_[fine].first == 2;
+    const double reach = (of_two ? kGridOfTwoReach : kGridOfOneReach) *
+                         std::sqrt(square / static_cast<double>(samples_.n()));
+    return {2.0 * std::min(largest, reach) / kStates, of_two ? 4 : 16};
+  }
+
+  void start_coarse(size_t g) {
+    const bool fine_follows = g + 1 < cuts_.size() && cuts_[g + 1].role == NibbleRole::kFine &&
+                              cuts_[g + 1].first == cuts_[g].first;
+    const Grid grid = grid_of(cuts_[g].first, fine_follows ? g + 1 : g - 1);
+    float* table = table_.data() + term_begin_[g] * kStates;
     for (int s = 0; s < kStates; ++s) {
-      const double offset = s - (kStates - 1) / 2.0;
-      const size_t at = static_cast<size_t>(s);
-      table_[term_begin_[g] * kStates + at] = static_cast<float>(offset * step * kStates);
-      table_[term_begin_[g + 1] * kStates + at] = static_cast<float>(offset * step);
+      table[s] = static_cast<float>((s - (kStates - 1) / 2.0) * grid.coarse_step);
+    }
+  }
+
+  void start_fine(size_t g) {
+    for (int c = cuts_[g].first; c < cuts_[g].end; ++c) {
+      const Grid grid = grid_of(c, g);
+      const int shift = c == cuts_[g].first ? 0 : 2;
+      float* table =
+          table_.data() + (term_begin_[g] + static_cast<size_t>(c - cuts_[g].first)) * kStates;
+      for (int s = 0; s < kStates; ++s) {
+        const int step = s >> shift & (grid.n_fine - 1);
+        table[s] = static_cast<float>((step - (grid.n_fine - 1) / 2.0) * grid.coarse_step / grid.n_fine);
+      }
     }
   }
 

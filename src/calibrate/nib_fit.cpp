@@ -168,40 +168,58 @@ NibCode fit_code(const Analysed& analysed, const Matrix& rows, std::span<const N
   return code;
 }
 
-// Fits one side of all heads; done counts heads for the progress.
-void fit_side(const NibOptions& options, std::span<const NibHead> heads, Side side,
-              std::span<HeadProfile> profiles, const std::function<void()>& head_done) {
-  const CodecSpec& spec = side == Side::kKeys ? options.kv.k : options.kv.v;
-  if (!spec.is_nib()) return;
-  std::vector<Analysed> analysed(heads.size());
-  parallel_for(options.n_threads, heads.size(), [&](size_t h, int) {
-    analysed[h] = analyse(options, heads[h], side, spec, h);
-  });
-  std::vector<RateCurve> curves;
-  std::vector<double> importance;
-  double elements = 0.0;
-  for (const Analysed& a : analysed) {
-    curves.emplace_back(a.spectrum, options.max_group);
-    importance.push_back(a.importance);
-    elements += static_cast<double>(a.spectrum.size());
-  }
-  std::vector<int> nibbles;
-  if (options.allocate) {
-    nibbles = allocate_nibbles(curves, importance, std::llround(elements * spec.rate / 4.0));
-  } else {
-    for (const Analysed& a : analysed) {
-      const double own = static_cast<double>(a.spectrum.size()) * spec.rate / 4.0;
-      nibbles.push_back(std::max(1, static_cast<int>(std::lround(own))));
+// One side of all heads: transforms, and how nibbles are best spent.
+class SideFit {
+ public:
+  SideFit(const NibOptions& options, std::span<const NibHead> heads, Side side)
+      : options_(options), heads_(heads), side_(side), analysed_(heads.size()) {
+    const CodecSpec& spec = side == Side::kKeys ? options.kv.k : options.kv.v;
+    parallel_for(options.n_threads, heads.size(), [&](size_t h, int) {
+      analysed_[h] = analyse(options, heads[h], side, spec, h);
+    });
+    for (const Analysed& a : analysed_) {
+      curves_.emplace_back(a.spectrum, options.max_group);
+      importance_.push_back(a.importance);
     }
   }
-  const bool trellis = side == Side::kKeys ? options.key_trellis : options.value_trellis;
-  parallel_for(options.n_threads, heads.size(), [&](size_t h, int) {
-    const std::vector<NibbleCut> cuts = curves[h].cut(nibbles[h]);
-    NibCode code = fit_code(analysed[h], sample_rows(heads[h], side), cuts, trellis, 1 + h);
-    (side == Side::kKeys ? profiles[h].key_nib : profiles[h].value_nib) = std::move(code);
-    head_done();
-  });
-}
+
+  // Nibbles of each head at a rate in bits per element.
+  std::vector<int> nibbles(double rate) const {
+    if (options_.allocate) {
+      double elements = 0.0;
+      for (const Analysed& a : analysed_) elements += static_cast<double>(a.spectrum.size());
+      return allocate_nibbles(curves_, importance_, std::llround(elements * rate / 4.0));
+    }
+    std::vector<int> out;
+    for (const Analysed& a : analysed_) {
+      const double own = static_cast<double>(a.spectrum.size()) * rate / 4.0;
+      out.push_back(std::max(1, static_cast<int>(std::lround(own))));
+    }
+    return out;
+  }
+
+  // Sum over the heads of what they are expected to leave at a rate.
+  double expected_error(double rate) const {
+    const std::vector<int> n = nibbles(rate);
+    double sum = 0.0;
+    for (size_t h = 0; h < n.size(); ++h) sum += importance_[h] * curves_[h].distortion(n[h]);
+    return sum;
+  }
+
+  NibCode fit(size_t h, int n_nibbles) const {
+    const bool trellis = side_ == Side::kKeys ? options_.key_trellis : options_.value_trellis;
+    return fit_code(analysed_[h], sample_rows(heads_[h], side_), curves_[h].cut(n_nibbles), trellis,
+                    1 + h);
+  }
+
+ private:
+  const NibOptions& options_;
+  std::span<const NibHead> heads_;
+  Side side_;
+  std::vector<Analysed> analysed_;
+  std::vector<RateCurve> curves_;
+  std::vector<double> importance_;
+};
 
 }  // namespace
 
@@ -210,13 +228,28 @@ void fit_heads(const NibOptions& options, std::span<const NibHead> heads,
   std::mutex mutex;
   size_t done = 0;
   const size_t n_sides = static_cast<size_t>(options.kv.k.is_nib()) + options.kv.v.is_nib();
-  const auto head_done = [&] {
-    const std::lock_guard lock(mutex);
-    ++done;
-    if (options.progress) options.progress(done, heads.size() * n_sides);
-  };
-  fit_side(options, heads, Side::kKeys, profiles, head_done);
-  fit_side(options, heads, Side::kValues, profiles, head_done);
+  for (Side side : {Side::kKeys, Side::kValues}) {
+    const CodecSpec& spec = side == Side::kKeys ? options.kv.k : options.kv.v;
+    if (!spec.is_nib()) continue;
+    const SideFit fit(options, heads, side);
+    const std::vector<int> nibbles = fit.nibbles(spec.rate);
+    parallel_for(options.n_threads, heads.size(), [&](size_t h, int) {
+      NibCode code = fit.fit(h, nibbles[h]);
+      const std::lock_guard lock(mutex);
+      (side == Side::kKeys ? profiles[h].key_nib : profiles[h].value_nib) = std::move(code);
+      if (options.progress) options.progress(++done, heads.size() * n_sides);
+    });
+  }
+}
+
+std::vector<SideErrors> expected_errors(const NibOptions& options, std::span<const NibHead> heads,
+                                        std::span<const SideRates> rates) {
+  const SideFit keys(options, heads, Side::kKeys), values(options, heads, Side::kValues);
+  std::vector<SideErrors> out;
+  for (const SideRates& rate : rates) {
+    out.push_back({keys.expected_error(rate.keys), values.expected_error(rate.values)});
+  }
+  return out;
 }
 
 }  // namespace headq

@@ -22,4 +22,8 @@ struct NibHead {
 void fit_heads(const NibOptions& options, std::span<const NibHead> heads,
                std::span<HeadProfile> profiles);
 
+// What both sides are expected to leave at these rates, summed over the heads.
+std::vector<SideErrors> expected_errors(const NibOptions& options, std::span<const NibHead> heads,
+                                        std::span<const SideRates> rates);
+
 }  // namespace headq

@@ -9,7 +9,9 @@
 namespace headq {
 namespace {
 
-constexpr uint8_t kTwoNibbles = 255;  // a choice: one coordinate, two nibbles
+// Choices that are no group size: a grid of one coordinate with two nibbles, of two with three.
+constexpr uint8_t kGridOfOne = 255;
+constexpr uint8_t kGridOfTwo = 254;
 constexpr uint8_t kNoCode = 0;
 
 // Group sizes and how far a fitted code of that size stays behind the rate-distortion bound, as a
@@ -20,7 +22,8 @@ struct GroupSize {
 };
 constexpr std::array<GroupSize, 6> kSizes = {
     {{1, 2.03}, {2, 1.53}, {3, 1.39}, {4, 1.34}, {6, 1.27}, {8, 1.22}}};
-constexpr double kTwoNibbleExcess = 7.0;
+constexpr double kGridOfOneExcess = 7.0;  // 8 bits
+constexpr double kGridOfTwoExcess = 4.5;  // 6 bits each
 
 // Error of one nibble on coordinates with these variances: reverse water-filling of 4 bits (Cover,
 // Thomas, Elements of Information Theory, 10.3.3), times the excess, at most all of them.
@@ -57,7 +60,9 @@ RateCurve::RateCurve(std::span<const double> spectrum, int max_group)
   for (size_t i = n; i-- > 0;) {
     double rest = 0.0;
     for (size_t j = i; j < n; ++j) rest += spectrum[j];
-    const double twice = spectrum[i] * std::exp2(-16.0) * kTwoNibbleExcess;
+    const double grid_of_one = spectrum[i] * std::exp2(-16.0) * kGridOfOneExcess;
+    const double grid_of_two =
+        i + 2 <= n ? (spectrum[i] + spectrum[i + 1]) * std::exp2(-12.0) * kGridOfTwoExcess : kInf;
     std::array<double, kSizes.size()> once;
     for (size_t s = 0; s < kSizes.size(); ++s) {
       const size_t size = static_cast<size_t>(kSizes[s].n);
@@ -67,9 +72,13 @@ RateCurve::RateCurve(std::span<const double> spectrum, int max_group)
     for (size_t k = 0; k < width; ++k) {
       double best = rest;
       uint8_t choice = kNoCode;
-      if (k >= 2 && twice + least[i + 1][k - 2] < best) {
-        best = twice + least[i + 1][k - 2];
-        choice = kTwoNibbles;
+      if (k >= 2 && grid_of_one + least[i + 1][k - 2] < best) {
+        best = grid_of_one + least[i + 1][k - 2];
+        choice = kGridOfOne;
+      }
+      if (k >= 3 && i + 2 <= n && grid_of_two + least[i + 2][k - 3] < best) {
+        best = grid_of_two + least[i + 2][k - 3];
+        choice = kGridOfTwo;
       }
       for (size_t s = 0; s < kSizes.size() && k >= 1; ++s) {
         if (once[s] == kInf) continue;
@@ -93,12 +102,18 @@ std::vector<NibbleCut> RateCurve::cut(int n) const {
   while (i < n_coords_ && left > 0) {
     const uint8_t choice = choice_[static_cast<size_t>(i) * width + left];
     if (choice == kNoCode) break;
-    const int size = choice == kTwoNibbles ? 1 : choice;
-    for (int copy = choice == kTwoNibbles ? 2 : 1; copy > 0; --copy) {
-      out.push_back({i, i + size});
-      --left;
+    if (choice == kGridOfOne) {
+      out.push_back({i, i + 1, NibbleRole::kCoarse});
+      out.push_back({i, i + 1, NibbleRole::kFine});
+    } else if (choice == kGridOfTwo) {
+      out.push_back({i, i + 1, NibbleRole::kCoarse});
+      out.push_back({i, i + 2, NibbleRole::kFine});
+      out.push_back({i + 1, i + 2, NibbleRole::kCoarse});
+    } else {
+      out.push_back({i, i + choice, NibbleRole::kFitted});
     }
-    i += size;
+    i = choice == kGridOfOne ? i + 1 : out.back().end;
+    left = static_cast<size_t>(n) - out.size();
   }
   return out;
 }

@@ -8,10 +8,16 @@ namespace headq {
 
 // How nibbles are spent on independent Gaussian coordinates (docs/nib.md, "Rate").
 
-// The coordinates of one nibble; two nibbles in a row may have the same single coordinate, whose
-// second nibble codes what the first leaves over.
+// What a nibble does for its coordinates: it codes them by fitted codewords, or, where more than four
+// bits a coordinate are due, it is one of several that add up to an even grid: coarse steps of one
+// coordinate, and the fine steps between them of one coordinate (8 bits in all) or of two (6 bits).
+enum class NibbleRole : uint8_t { kFitted, kCoarse, kFine };
+
+// The coordinates of one nibble. A grid is coarse {c}, fine {c} or coarse {c}, fine {c, c + 1},
+// coarse {c + 1}; other nibbles have coordinates of their own.
 struct NibbleCut {
   int first = 0, end = 0;
+  NibbleRole role = NibbleRole::kFitted;
 
   bool operator==(const NibbleCut&) const = default;
 };

@@ -3,10 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cstdlib>
-#include <filesystem>
 #include <functional>
-#include <system_error>
 
 #include "cli/progress.h"
 #include "headq/error.h"
@@ -56,21 +53,6 @@ const std::vector<Change>& changes() {
 }
 
 }  // namespace
-
-TempFolder::TempFolder() {
-  const std::filesystem::path base = std::filesystem::temp_directory_path();
-  std::string pattern = (base / "headq-XXXXXX").string();
-  if (mkdtemp(pattern.data()) == nullptr) {
-    throw Error(ErrorCode::kIo, fmt::format("cannot make a folder in {}: {}", base.string(),
-                                            std::generic_category().message(errno)));
-  }
-  path_ = pattern;
-}
-
-TempFolder::~TempFolder() {
-  std::error_code ignored;
-  std::filesystem::remove_all(path_, ignored);
-}
 
 std::vector<CacheCandidate> ablation(const Model& model, const CacheSpec& base,
                                      std::span<const std::string> texts, int n_threads,

@@ -4,24 +4,10 @@
 #include <string>
 #include <vector>
 
+#include "cli/temp_folder.h"
 #include "runner/perplexity.h"
 
 namespace headq {
-
-// A folder for files that are gone when the object goes.
-class TempFolder {
- public:
-  // Throws Error(kIo).
-  TempFolder();
-  ~TempFolder();
-  TempFolder(const TempFolder&) = delete;
-  TempFolder& operator=(const TempFolder&) = delete;
-
-  std::string file(const std::string& name) const { return path_ + "/" + name; }
-
- private:
-  std::string path_;
-};
 
 // The cache `base`, whose keys or values are nib, and the same with one part of the method changed,
 // each with a profile in the folder, all from one calibration on the texts (docs/nib.md). Throws

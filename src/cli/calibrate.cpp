@@ -15,8 +15,10 @@
 
 #include "cli/commands.h"
 #include "cli/progress.h"
+#include "cli/temp_folder.h"
 #include "headq/error.h"
 #include "runner/calibration.h"
+#include "runner/rate_split.h"
 
 namespace headq {
 namespace {
@@ -50,44 +52,80 @@ void check_output(const std::string& path) {
   ::unlink(probe.c_str());
 }
 
-Profile make_profile(const Model& model, const CalibrateArguments& args, const KvSpec& kv) {
+constexpr std::string_view kAuto = "auto:";
+
+// The rate of "auto:<rate>", or nothing for other codecs.
+std::optional<double> auto_rate(const std::string& kv) {
+  if (!kv.starts_with(kAuto)) return std::nullopt;
+  return CodecSpec::parse("nib" + kv.substr(kAuto.size())).rate;
+}
+
+struct Texts {
+  std::vector<ChunkedText> chunked;
+  std::vector<std::string> sources;
+};
+
+Texts read_texts(const Model& model, const CalibrateArguments& args) {
   const int n_ctx =
       args.n_ctx != 0 ? args.n_ctx : std::min(model.n_ctx_train(), kMostDefaultContext);
   check_sizes(model, n_ctx, n_ctx, n_ctx);
-  std::vector<ChunkedText> texts;
-  std::vector<std::string> sources;
+  Texts texts;
   for (const std::string& path : args.texts) {
     const TextFile file = read_text(path);
-    texts.emplace_back(file.name, model.tokenize(file.text), n_ctx, model.bos());
-    sources.push_back(file.source);
+    texts.chunked.emplace_back(file.name, model.tokenize(file.text), n_ctx, model.bos());
+    texts.sources.push_back(file.source);
   }
-  Progress progress("calibrate");
-  std::optional<Progress> fit_progress;  // its clock starts with the first head
-  Profile profile =
-      calibrate(model, texts,
-                {.n_chunks = args.n_chunks,
-                 .n_threads = args.n_threads,
-                 .nib = {.kv = kv,
-                         .n_threads = args.n_threads,
-                         .progress =
-                             [&](size_t done, size_t total) {
-                               if (!fit_progress) fit_progress.emplace("fit codes");
-                               fit_progress->update(done, total);
-                             }},
-                 .progress = [&](size_t done, size_t total) { progress.update(done, total); }});
-  profile.sources = sources;
+  return texts;
+}
+
+// Progress of fitting; the clock starts with the first head.
+NibOptions nib_options(const CalibrateArguments& args, std::optional<Progress>& progress) {
+  NibOptions nib;
+  nib.n_threads = args.n_threads;
+  nib.progress = [&progress](size_t done, size_t total) {
+    if (!progress) progress.emplace("fit codes");
+    progress->update(done, total);
+    if (done == total) progress.reset();
+  };
+  return nib;
+}
+
+Profile make_profile(const Model& model, const CalibrateArguments& args) {
+  const std::optional<double> total = auto_rate(args.kv);
+  const Texts texts = read_texts(model, args);
+  std::optional<Progress> fit_progress;
+  NibOptions nib = nib_options(args, fit_progress);
+  nib.kv = KvSpec::parse(total ? fmt::format("nib{}", *total) : args.kv);
+  std::optional<Progress> progress("calibrate");
+  const Calibration calibration(
+      model, texts.chunked,
+      {.n_chunks = args.n_chunks,
+       .n_threads = args.n_threads,
+       .nib = nib,
+       .progress = [&](size_t done, size_t n) { progress->update(done, n); }});
+  progress.reset();
+  if (total) {
+    const TempFolder folder;
+    const RateSplit split = split_rate(model, calibration, texts.chunked, *total, nib,
+                                       folder.file("total.gguf"));
+    fmt::print("{} bits are best split as {} (KLD {:.4f} by keys, {:.4f} by values at {} each)\n",
+               *total, split.kv.to_string(), split.key_kld, split.value_kld, *total);
+    nib.kv = split.kv;
+  }
+  Profile profile = calibration.profile(nib);
+  profile.sources = texts.sources;
   return profile;
 }
 
 void run_calibrate(const CalibrateArguments& args) {
-  const KvSpec kv = KvSpec::parse(args.kv);
+  if (!auto_rate(args.kv)) KvSpec::parse(args.kv);
   check_output(args.output);
   const Model model = Model::load(args.model, Device::kPlugin);
-  const Profile profile = make_profile(model, args, kv);
+  const Profile profile = make_profile(model, args);
   profile.save(args.output);
   model.check_profile(args.output);
   CacheSpec cache;
-  cache.kv = kv;
+  cache.kv = KvSpec::parse(profile.nib.empty() ? args.kv : profile.nib);
   Context(model, {.n_ctx = kMinContext, .cache = cache, .profile = args.output});
   fmt::print("{}: {} layers, {} KV heads, {} tokens in chunks of {} from {} text{}\n", args.output,
              profile.shapes.size(), profile.heads.size(), profile.n_tokens, profile.n_ctx,
@@ -110,12 +148,13 @@ CLI::App* add_calibrate_command(CLI::App& app) {
   command
       ->add_option("--kv", args->kv,
                    "Codecs of keys and values, K/V, that the profile is to serve; codes of nib are "
-                   "fitted for these rates")
+                   "fitted for these rates. auto:B splits B bits per element between keys and "
+                   "values by what they cost")
       ->capture_default_str();
   command->add_option("-c,--ctx-size", args->n_ctx,
                       "Tokens of a chunk (default: the model's training context, at most 2048)");
   command->add_option("--chunks", args->n_chunks,
-                      "Chunks in all (default: 8, or what the texts can give)");
+                      "Chunks in all (default: 6, or what the texts can give)");
   command->add_option("-t,--threads", args->n_threads, "Threads")
       ->check(CLI::Range(1, 1024))
       ->capture_default_str();

@@ -21,7 +21,7 @@ struct ChunkRef {
   bool operator==(const ChunkRef&) const = default;
 };
 
-inline constexpr int kDefaultCalibrationChunks = 8;
+inline constexpr int kDefaultCalibrationChunks = 6;
 
 // n_asked chunks dealt in turn from the texts, each from its start, so that shares differ by one at
 // most; -1: kDefaultCalibrationChunks, or as many as all texts can give equal shares of. Throws
@@ -48,6 +48,11 @@ class Calibration {
 
   // Complete but for its sources.
   Profile profile(const NibOptions& nib) const;
+
+  std::vector<SideErrors> expected_errors(const NibOptions& nib,
+                                          std::span<const SideRates> rates) const {
+    return calibrator_.expected_errors(nib, rates);
+  }
 
  private:
   const Model& model_;

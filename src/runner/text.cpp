@@ -36,6 +36,11 @@ ChunkedText::ChunkedText(std::string name, std::vector<int32_t> tokens, int n_ct
   }
 }
 
+ChunkedText ChunkedText::last_chunk() const {
+  const std::span<const int32_t> tokens = text(n_chunks() - 1);
+  return ChunkedText(name_, {tokens.begin(), tokens.end()}, n_ctx_, bos_);
+}
+
 std::span<const int32_t> ChunkedText::text(int chunk) const {
   const size_t n = static_cast<size_t>(n_ctx_);
   return std::span(tokens_).subspan(static_cast<size_t>(chunk) * n, n);

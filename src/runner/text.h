@@ -33,6 +33,9 @@ class ChunkedText {
   size_t n_tokens() const { return tokens_.size(); }
   int n_chunks() const { return static_cast<int>(tokens_.size() / static_cast<size_t>(n_ctx_)); }
 
+  // The last chunk as a text of its own.
+  ChunkedText last_chunk() const;
+
   // What the model reads: [n_ctx], chunk in [0, n_chunks()).
   std::vector<int32_t> input(int chunk) const;
   // The text itself, where predictions are checked: [n_ctx].
