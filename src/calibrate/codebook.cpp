@@ -5,10 +5,9 @@
 #include <array>
 #include <cmath>
 #include <limits>
-#include <numeric>
 
-#include "core/random.h"
 #include "codec/trellis.h"
+#include "core/random.h"
 
 namespace headq {
 namespace {
@@ -77,14 +76,12 @@ class CodebookFit {
     }
   }
 
-  // One turn over the first n rows: nibbles, then codewords. Returns the error before the codewords
-  // changed.
-  double iterate(size_t n) {
-    const double error = code(n);
+  // One turn over the first n rows: nibbles, then codewords.
+  void iterate(size_t n) {
+    code(n);
     for (size_t g = 0; g < cuts_.size(); ++g) {
       if (cuts_[g].role == NibbleRole::kFitted) solve(n, g);
     }
-    return error;
   }
 
   // Moves every codeword by noise, in units of its coordinate's error at the last iterate().
