@@ -1,19 +1,15 @@
 // headq calibrate: runs texts through a model and writes the profile that codecs are made from.
 
-#include <fcntl.h>
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
-#include <cerrno>
-#include <filesystem>
 #include <memory>
 #include <optional>
-#include <system_error>
 #include <thread>
 
 #include "cli/commands.h"
+#include "cli/output.h"
 #include "cli/progress.h"
 #include "cli/temp_folder.h"
 #include "headq/error.h"
@@ -34,23 +30,6 @@ struct CalibrateArguments {
   int n_chunks = -1;
   int n_threads = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
 };
-
-// Finds out before the long run that the profile cannot be written after it.
-void check_output(const std::string& path) {
-  std::error_code error;
-  const auto status = std::filesystem::status(path, error);
-  if (std::filesystem::exists(status) && !std::filesystem::is_regular_file(status)) {
-    throw Error(ErrorCode::kIo, fmt::format("cannot write {}: not a regular file", path));
-  }
-  const std::string probe = fmt::format("{}.{}.probe", path, ::getpid());
-  const int fd = ::open(probe.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
-  if (fd < 0) {
-    throw Error(ErrorCode::kIo,
-                fmt::format("cannot write {}: {}", path, std::generic_category().message(errno)));
-  }
-  ::close(fd);
-  ::unlink(probe.c_str());
-}
 
 constexpr std::string_view kAuto = "auto:";
 
@@ -119,7 +98,7 @@ Profile make_profile(const Model& model, const CalibrateArguments& args) {
 
 void run_calibrate(const CalibrateArguments& args) {
   if (!auto_rate(args.kv)) KvSpec::parse(args.kv);
-  check_output(args.output);
+  check_writable(args.output);
   const Model model = Model::load(args.model, Device::kPlugin);
   const Profile profile = make_profile(model, args);
   profile.save(args.output);

@@ -6,44 +6,12 @@
 
 #include "headq/calibrate.h"
 #include "headq/error.h"
+#include "runner/observing.h"
 
 namespace headq {
 namespace {
 
-Observation view(const headq_observation& o) {
-  const auto size = [](int a, int b, int c) {
-    return static_cast<size_t>(a) * static_cast<size_t>(b) * static_cast<size_t>(c);
-  };
-  return {.layer = o.layer,
-          .n_rows = o.n_rows,
-          .n_head = o.n_head,
-          .n_head_kv = o.n_head_kv,
-          .d_k = o.d_k,
-          .d_v = o.d_v,
-          .scale = o.scale,
-          .softcap = o.softcap,
-          .max_bias = o.max_bias,
-          .q = {o.q, size(o.n_rows, o.n_head, o.d_k)},
-          .k = {o.k, size(o.n_rows, o.n_head_kv, o.d_k)},
-          .v = {o.v, size(o.n_rows, o.n_head_kv, o.d_v)},
-          .mask = {o.mask, size(o.n_rows, o.n_rows, 1)}};
-}
-
 bool has_nib(const NibOptions& nib) { return nib.kv.k.is_nib() || nib.kv.v.is_nib(); }
-
-// Takes the observer away again, whatever ends the run.
-class Observing {
- public:
-  Observing(Plugin& plugin, Plugin::Observer observer) : plugin_(plugin) {
-    plugin_.set_observer(std::move(observer));
-  }
-  ~Observing() { plugin_.set_observer({}); }
-  Observing(const Observing&) = delete;
-  Observing& operator=(const Observing&) = delete;
-
- private:
-  Plugin& plugin_;
-};
 
 }  // namespace
 
@@ -90,8 +58,9 @@ Calibration::Calibration(const Model& model, std::span<const ChunkedText> texts,
                           .n_outputs = 1,
                           .n_threads = options.n_threads});
   Plugin& plugin = Plugin::instance();
-  const Observing observing(plugin,
-                            [&](const headq_observation& o) { calibrator_.observe(view(o)); });
+  const ScopedObserver observing(plugin, [&](const headq_observation& o) {
+    calibrator_.observe(observation_of(o));
+  });
   for (size_t i = 0; i < chunks.size(); ++i) {
     const ChunkedText& text = texts[static_cast<size_t>(chunks[i].text)];
     context.clear();
