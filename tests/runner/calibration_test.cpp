@@ -168,8 +168,9 @@ TEST(Calibrate, AProfileServesTheSideCode) {
   const char* const kv[] = {"kivi2/dense", "kivi2+hq4x4/dense", "kivi2+hq4x4@random/dense",
                             "kivi2-hq4x4/dense"};
   for (size_t i = 0; i < specs.size(); ++i) specs[i].kv = KvSpec::parse(kv[i]);
-  const auto report = measure_perplexity(model(), tiny_chunks(model(), 512), specs,
-                                         {.n_chunks = 3, .n_threads = 2, .profile = path});
+  const auto report = measure_perplexity(model(), tiny_chunks(model(), 512),
+                                         candidates_of(specs, path),
+                                         {.n_chunks = 3, .n_threads = 2});
   const auto kld = [&](size_t i) { return report.rows[i].summary.kld.value; };
   EXPECT_LT(kld(1), 0.8 * kld(0)) << "the side code does not help";
   EXPECT_LT(kld(1), kld(2)) << "a random basis is as good";

@@ -25,7 +25,7 @@ constexpr int kContext = 256;
 PairedSummary dense_on_cpu(const Model& model, int n_chunks, int n_batch, int n_ubatch,
                            int n_threads) {
   const std::vector<CacheSpec> dense(1);
-  return measure_perplexity(model, tiny_chunks(model, kContext), dense,
+  return measure_perplexity(model, tiny_chunks(model, kContext), candidates_of(dense, ""),
                             {.n_chunks = n_chunks,
                              .n_batch = n_batch,
                              .n_ubatch = n_ubatch,

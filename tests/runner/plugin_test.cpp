@@ -35,7 +35,7 @@ PerplexityReport measure(Device device, const std::vector<CacheSpec>& specs, int
                          int n_ubatch = 128, int n_threads = 2) {
   const Model model = Model::load(tiny_model_path(), device);
   return measure_perplexity(
-      model, tiny_chunks(model, kContext), specs,
+      model, tiny_chunks(model, kContext), candidates_of(specs, ""),
       {.n_chunks = 2, .n_batch = n_batch, .n_ubatch = n_ubatch, .n_threads = n_threads});
 }
 
@@ -58,7 +58,7 @@ TEST(PluginRun, FewerBitsDivergeMore) {
       measure(Device::kPlugin, {cache_of("kivi8"), cache_of("kivi4"), cache_of("kivi2")});
   double last = 0;
   for (const PerplexityRow& row : report.rows) {
-    EXPECT_GT(row.summary.kld.value, 2 * last) << row.spec;
+    EXPECT_GT(row.summary.kld.value, 2 * last) << row.name;
     last = row.summary.kld.value;
   }
   EXPECT_LT(report.rows[0].summary.kld.value, 0.01);
@@ -74,9 +74,9 @@ TEST(PluginRun, EveryContextCountsItsOwnBytes) {
   EXPECT_DOUBLE_EQ(report.rows[2].cache.packed_bits(), (4 + 32.0 / 64 + 4 + 32.0 / 32) / 2);
   EXPECT_EQ(report.rows[1].cache.true_bits(), report.dense_cache.true_bits());
   for (const PerplexityRow& row : report.rows) {
-    EXPECT_EQ(row.cache.n_tokens, static_cast<uint64_t>(kContext)) << row.spec;
-    EXPECT_EQ(row.cache.n_elements, report.dense_cache.n_elements) << row.spec;
-    EXPECT_GE(row.cache.cache_bytes(), row.cache.packed_bytes) << row.spec;
+    EXPECT_EQ(row.cache.n_tokens, static_cast<uint64_t>(kContext)) << row.name;
+    EXPECT_EQ(row.cache.n_elements, report.dense_cache.n_elements) << row.name;
+    EXPECT_GE(row.cache.cache_bytes(), row.cache.packed_bytes) << row.name;
   }
   // 16 bits and the bookkeeping.
   EXPECT_GT(report.dense_cache.true_bits(), 16.0);
