@@ -9,6 +9,7 @@
 #include <random>
 
 #include "attention/dispatch.h"
+#include "codec/nib_profile.h"
 #include "oracle/attention.h"
 #include "oracle/compare.h"
 #include "oracle/quant.h"
@@ -53,6 +54,7 @@ class Decoding {
     v_ = rows(s_.shape.d_v, 22);
     q_ = oracle::normal_rows(s_.n_tokens, s_.shape.d_k * s_.n_head, 23, s_.query_scale);
     spec_.kv = KvSpec::parse(s_.kv);
+    if (spec_.needs_profile()) profile_ = testing::nib_profile(s_.shape, s_.kv);
     spec_.window = s_.window;
     spec_.sinks = s_.sinks;
     for (int h = 0; h < s_.n_head; ++h) sink_logits_.push_back(0.5f * static_cast<float>(h));
@@ -61,7 +63,8 @@ class Decoding {
   // Output [n_tokens][n_head][d_v] of all rows, batch rows at a time.
   std::vector<float> outputs(Isa isa, int batch, int n_threads) const {
     DensePool pool;
-    LayerCache cache(0, s_.shape, spec_, nullptr, s_.n_cells, 1, pool);
+    const Profile* profile = spec_.needs_profile() ? &profile_ : nullptr;
+    LayerCache cache(0, s_.shape, spec_, profile, s_.n_cells, 1, pool);
     Attention attention(kernels_for(isa));
     std::vector<float> out(static_cast<size_t>(s_.n_tokens * s_.n_head * s_.shape.d_v), NAN);
     const int k_row = s_.shape.d_k * s_.shape.n_head_kv;
@@ -175,6 +178,12 @@ class Decoding {
       for (int c = 0; c < d; ++c) rows.back().push_back(oracle::as_half(row[c]));
     }
     if (spec == "dense") return rows;
+    if (spec.rfind("nib", 0) == 0) {
+      const HeadProfile& head = profile_.heads[static_cast<size_t>(h)];
+      const oracle::Nib code = testing::oracle_nib(keys ? head.key_nib : head.value_nib);
+      for (Doubles& row : rows) row = oracle::nib_row(code, row);
+      return rows;
+    }
     for (int block = 0; block + 64 <= s_.n_tokens; block += 64) {
       const int first = std::max(block, s_.sinks);
       Doubles flat;
@@ -193,6 +202,7 @@ class Decoding {
 
   Scenario s_;
   CacheSpec spec_;
+  Profile profile_;  // of codecs of nib
   std::vector<float> k_, v_, q_, sink_logits_;
 };
 
@@ -203,7 +213,7 @@ double relative_rms(const std::vector<float>& got, const Doubles& wanted) {
   return diff.rms / diff.rms_wanted;
 }
 
-class AttentionCases : public testing::TestWithParam<Scenario> {};
+class AttentionCases : public ::testing::TestWithParam<Scenario> {};
 
 std::vector<Scenario> cases() {
   std::vector<Scenario> out;
@@ -224,10 +234,17 @@ std::vector<Scenario> cases() {
   out.push_back({.has_sinks = true});
   out.push_back({.query_scale = 8.0f});          // nearly one-hot softmax
   out.push_back({.n_tokens = 1300, .n_cells = 1536});  // two pieces
+  for (const char* kv : {"nib2/nib2", "nib2/dense", "dense/nib2", "nib2/kivi2", "kivi2/nib2"}) {
+    out.push_back({.kv = kv});  // heads with unlike numbers of nibbles
+  }
+  for (int d : {17, 80, 256}) {
+    out.push_back({.shape = {.n_head_kv = 2, .d_k = d, .d_v = d}, .n_head = 2, .n_tokens = 200, .n_cells = 256, .kv = "nib2/nib2"});
+  }
+  out.push_back({.shape = {.n_head_kv = 3, .d_k = 96, .d_v = 64}, .n_head = 12, .window = 0, .sinks = 0, .kv = "nib2/nib2"});
   return out;
 }
 
-INSTANTIATE_TEST_SUITE_P(Shapes, AttentionCases, testing::ValuesIn(cases()));
+INSTANTIATE_TEST_SUITE_P(Shapes, AttentionCases, ::testing::ValuesIn(cases()));
 
 TEST_P(AttentionCases, AgreesWithTheOracle) {
   const Decoding decoding(GetParam());

@@ -3,8 +3,13 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <cstring>
 #include <numeric>
 
+#include "codec/nib_profile.h"
+#include "core/error_of.h"
+#include "oracle/compare.h"
+#include "oracle/quant.h"
 #include "oracle/rows.h"
 
 // Which rows are packed when, and that nothing is lost on the way.
@@ -15,6 +20,7 @@ namespace {
 constexpr int kHeads = 2;
 constexpr int kDim = 32;
 constexpr size_t kWidth = kHeads * kDim;
+constexpr LayerShape kShape{.n_head_kv = kHeads, .d_k = kDim, .d_v = kDim};
 
 CacheSpec spec_of(const char* kv, int window = 32, int sinks = 4) {
   CacheSpec spec;
@@ -27,7 +33,8 @@ CacheSpec spec_of(const char* kv, int window = 32, int sinks = 4) {
 class Fixture {
  public:
   explicit Fixture(const CacheSpec& spec, int n_cells = 256, int n_streams = 1)
-      : cache(0, {.n_head_kv = kHeads, .d_k = kDim, .d_v = kDim}, spec, nullptr, n_cells, n_streams, pool) {}
+      : profile(testing::nib_profile(kShape, spec.kv.to_string())),
+        cache(0, kShape, spec, spec.needs_profile() ? &profile : nullptr, n_cells, n_streams, pool) {}
 
   // Writes rows to cells and runs the steps of one attention op.
   void write(const std::vector<int64_t>& cells, int first_position = 1000) {
@@ -52,6 +59,7 @@ class Fixture {
     return rows;
   }
 
+  Profile profile;  // codes of nib
   DensePool pool;
   LayerCache cache;
   uint64_t next_seed = 1;
@@ -253,6 +261,143 @@ TEST(LayerCache, DenseSidesNeverPack) {
   EXPECT_EQ(f.cache.keys().packed_mask(0), ~uint64_t{0});
   EXPECT_EQ(f.cache.values().packed_mask(0), 0u);
   EXPECT_EQ(f.cache.values().dense_mask(0), ~uint64_t{0});
+}
+
+// --- nib: heads whose packed blocks have unlike sizes
+
+using Doubles = std::vector<double>;
+
+// The row of one head.
+Doubles head_row(const std::vector<Half>& rows, size_t t, int h) {
+  Doubles out;
+  for (int c = 0; c < kDim; ++c) {
+    out.push_back(half_to_float(rows[t * kWidth + static_cast<size_t>(h * kDim + c)]));
+  }
+  return out;
+}
+
+// Packed bytes of all heads of a block of keys.
+std::vector<uint8_t> key_codes(const Fixture& f, size_t block) {
+  std::vector<uint8_t> out;
+  for (int h = 0; h < kHeads; ++h) {
+    const uint8_t* codes = f.cache.keys().packed(block, h);
+    out.insert(out.end(), codes, codes + f.cache.keys().codec(h).layout().bytes());
+  }
+  return out;
+}
+
+TEST(LayerCacheNib, EachHeadIsCodedByItsOwnCode) {
+  Fixture f(spec_of("nib2/nib1.5", 0, 0));
+  f.write_range(0, 128);
+  const std::vector<float> written = oracle::normal_rows(128, kWidth, 1);
+  const std::vector<Half> keys = f.keys(0, 128);
+  std::vector<Half> values(128 * kWidth);
+  f.cache.get_values(0, 128, values.data());
+  ASSERT_EQ(f.cache.keys().packed_mask(1), ~uint64_t{0});
+  for (int h = 0; h < kHeads; ++h) {
+    const HeadProfile& head = f.profile.heads[static_cast<size_t>(h)];
+    const oracle::Nib k = testing::oracle_nib(head.key_nib), v = testing::oracle_nib(head.value_nib);
+    for (size_t t : {0, 31, 32, 63, 64, 127}) {
+      Doubles row;
+      for (int c = 0; c < kDim; ++c) {
+        row.push_back(oracle::as_half(written[t * kWidth + static_cast<size_t>(h * kDim + c)]));
+      }
+      // Read back as f16.
+      EXPECT_TRUE(oracle::close(head_row(keys, t, h), oracle::nib_row(k, row), 4e-3)) << h << " " << t;
+      EXPECT_TRUE(oracle::close(head_row(values, t, h), oracle::nib_row(v, row), 4e-3)) << h << " " << t;
+      EXPECT_FALSE(oracle::close(head_row(keys, t, h), row, 4e-3)) << "it is not packed";
+    }
+  }
+}
+
+TEST(LayerCacheNib, PackedBytesAreTheNibblesOfTheHeads) {
+  Fixture f(spec_of("nib2/nib1.5", 0, 0));
+  f.write_range(0, 128);
+  size_t nibbles = 0;
+  for (const HeadProfile& head : f.profile.heads) {
+    nibbles += static_cast<size_t>(head.key_nib.n_nibbles() + head.value_nib.n_nibbles());
+  }
+  EXPECT_NE(f.profile.heads[0].key_nib.n_nibbles(), f.profile.heads[1].key_nib.n_nibbles());
+  EXPECT_EQ(f.cache.bytes().packed, 2 * nibbles * kBlockTokens / 2);
+}
+
+TEST(LayerCacheNib, SavedRowsComeBackWithTheSameCodes) {
+  Fixture f(spec_of("nib2/nib1.5", 32, 4)), g(spec_of("nib2/nib1.5", 32, 4));
+  f.write_range(0, 200, 0);
+  const std::vector<Half> keys = f.keys(0, 200);
+  std::vector<Half> values(200 * kWidth), again(200 * kWidth);
+  f.cache.get_values(0, 200, values.data());
+  g.cache.set_keys(0, 200, keys.data(), 1);
+  g.cache.set_values(0, 200, values.data(), 1);
+  for (size_t block : {0, 1}) {
+    ASSERT_EQ(g.cache.keys().packed_mask(block), f.cache.keys().packed_mask(block));
+    EXPECT_EQ(key_codes(g, block), key_codes(f, block));
+  }
+  g.cache.get_values(0, 200, again.data());
+  EXPECT_EQ(again, values);
+  EXPECT_EQ(g.keys(0, 200), keys);
+}
+
+TEST(LayerCacheNib, CopiedStreamsAreEqualAndIndependent) {
+  Fixture f(spec_of("nib2/nib1.5", 32, 4), 128, 2);
+  f.write_range(0, 110, 0);
+  f.cache.copy_keys(f.cache, 0, 1);
+  f.cache.copy_values(f.cache, 0, 1);
+  EXPECT_EQ(f.keys(0, 128), f.keys(128, 128));
+  ASSERT_NE(f.cache.keys().packed_mask(2), 0u);
+  EXPECT_EQ(key_codes(f, 2), key_codes(f, 0));
+  const std::vector<Half> source = f.keys(0, 128);
+  f.write({128 + 10});
+  EXPECT_EQ(f.keys(0, 128), source);
+  EXPECT_NE(f.keys(128, 128), source);
+}
+
+TEST(LayerCacheNib, AnOverwrittenCellLeavesTheCodesOfTheOthers) {
+  Fixture f(spec_of("nib2/nib1.5", 16, 0));
+  f.write_range(0, 128);
+  const std::vector<Half> before = f.keys(0, 64);
+  f.write({10});
+  f.write_range(128, 128 + 16);  // old enough to be packed anew
+  ASSERT_EQ(f.cache.keys().packed_mask(0), ~uint64_t{0});
+  const std::vector<Half> after = f.keys(0, 64);
+  for (size_t t = 0; t < 64; ++t) {  // rows are coded alone, so not even a bit changes
+    EXPECT_EQ(std::memcmp(&after[t * kWidth], &before[t * kWidth], kWidth * sizeof(Half)) == 0, t != 10) << t;
+  }
+}
+
+TEST(LayerCacheNib, RewrittenKeysAreCodedAgain) {
+  Fixture f(spec_of("nib2/dense", 32, 4));
+  f.write_range(0, 110, 0);
+  const std::vector<Half> before = f.keys(0, 110);
+  f.cache.rewrite_keys([](int64_t cell) { return cell >= 20 && cell < 110; },
+                       [](std::span<const int64_t> cells, float* rows) {
+                         for (size_t i = 0; i < cells.size() * kWidth; ++i) rows[i] = -rows[i];
+                       },
+                       1);
+  const std::vector<Half> after = f.keys(0, 110);
+  for (int h = 0; h < kHeads; ++h) {
+    const oracle::Nib code = testing::oracle_nib(f.profile.heads[static_cast<size_t>(h)].key_nib);
+    for (size_t t : {5, 19, 20, 63, 70}) {
+      Doubles wanted = head_row(before, t, h);
+      if (t >= 20) {
+        for (double& x : wanted) x = -x;
+      }
+      if (t >= 20 && t < 64) wanted = oracle::nib_row(code, wanted);
+      EXPECT_TRUE(oracle::close(head_row(after, t, h), wanted, 4e-3)) << h << " " << t;
+    }
+  }
+}
+
+TEST(LayerCacheNib, AnotherRateThanTheProfilesIsRefused) {
+  const Profile profile = testing::nib_profile(kShape, "nib2/nib1.5");
+  DensePool pool;
+  for (const char* kv : {"nib2/nib2", "nib2.5/nib1.5", "nib2@random/nib1.5"}) {
+    EXPECT_ERROR(LayerCache(0, kShape, spec_of(kv), &profile, 64, 1, pool), ErrorCode::kMismatch,
+                 profile.why_lacks(KvSpec::parse(kv)));
+  }
+  EXPECT_ERROR(LayerCache(0, kShape, spec_of("nib2"), nullptr, 64, 1, pool),
+               ErrorCode::kInvalidArgument, "needs a profile");
+  EXPECT_NO_THROW(LayerCache(0, kShape, spec_of("nib2-last4/nib1.5"), &profile, 64, 1, pool));
 }
 
 TEST(LayerCache, AProfileOfAnotherShapeIsRefused) {
