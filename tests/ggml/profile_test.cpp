@@ -3,83 +3,17 @@
 #include <gtest/gtest.h>
 
 #include <filesystem>
-#include <set>
 
+#include "ggml/calibrated.h"
 #include "ggml/compare.h"
 #include "ggml/families.h"
 #include "ggml/session.h"
-#include "headq/calibrate.h"
 
 namespace headq::testing {
 namespace {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
-
-constexpr int kChunk = 500;
-constexpr int kChunks = 3;
-
-// Feeds what the observer sees to a Calibrator.
-class Observer {
- public:
-  explicit Observer(Calibrator& calibrator) : calibrator_(calibrator) {
-    set(&Observer::on_attention);
-  }
-  ~Observer() { set(nullptr); }
-  Observer(const Observer&) = delete;
-  Observer& operator=(const Observer&) = delete;
-
-  const std::set<int>& layers() const { return layers_; }
-  int n_calls() const { return n_calls_; }
-
- private:
-  void set(headq_observer_t observer) {
-    Plugin::get().function<headq_set_observer_t>("headq_set_observer")(observer, this);
-  }
-
-  static void on_attention(const headq_observation* o, void* user) {
-    static_cast<Observer*>(user)->add(*o);
-  }
-
-  void add(const headq_observation& o) {
-    const auto floats = [](const float* data, int a, int b, int c) {
-      return std::span<const float>(data, static_cast<size_t>(a) * b * c);
-    };
-    calibrator_.observe({.layer = o.layer,
-                         .n_rows = o.n_rows,
-                         .n_head = o.n_head,
-                         .n_head_kv = o.n_head_kv,
-                         .d_k = o.d_k,
-                         .d_v = o.d_v,
-                         .scale = o.scale,
-                         .q = floats(o.q, o.n_rows, o.n_head, o.d_k),
-                         .k = floats(o.k, o.n_rows, o.n_head_kv, o.d_k),
-                         .v = floats(o.v, o.n_rows, o.n_head_kv, o.d_v),
-                         .mask = floats(o.mask, o.n_rows, o.n_rows, 1)});
-    layers_.insert(o.layer);
-    ++n_calls_;
-  }
-
-  Calibrator& calibrator_;
-  std::set<int> layers_;
-  int n_calls_ = 0;
-};
-
-// Calibrates on the model's own pseudo-random text; the path of the profile.
-std::string calibrate(const Model& model, const std::string& name) {
-  Calibrator calibrator;
-  Session session(model, {.n_ctx = 512});
-  const Observer observer(calibrator);
-  for (int chunk = 0; chunk < kChunks; ++chunk) {
-    calibrator.begin_chunk();
-    session.feed(tiny_tokens(kChunk, 1000 + chunk));
-    llama_memory_clear(session.memory(), true);
-  }
-  EXPECT_EQ(observer.n_calls(), kChunks * static_cast<int>(observer.layers().size()));
-  const std::string path = scratch_dir() + "/" + name + ".profile.gguf";
-  calibrator.finish().save(path);
-  return path;
-}
 
 // KLD of codecs against dense rows, with a profile.
 class Damage {

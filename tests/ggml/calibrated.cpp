@@ -1,0 +1,71 @@
+#include "ggml/calibrated.h"
+
+#include <gtest/gtest.h>
+
+namespace headq::testing {
+namespace {
+
+constexpr int kChunk = 500;
+constexpr int kChunks = 3;
+constexpr int kSamples = 1024;  // enough for codes that are better than their controls
+
+}  // namespace
+
+CalibratorFeed::CalibratorFeed(Calibrator& calibrator) : calibrator_(calibrator) {
+  set(&CalibratorFeed::on_attention);
+}
+
+CalibratorFeed::~CalibratorFeed() { set(nullptr); }
+
+void CalibratorFeed::set(headq_observer_t observer) {
+  Plugin::get().function<headq_set_observer_t>("headq_set_observer")(observer, this);
+}
+
+void CalibratorFeed::on_attention(const headq_observation* o, void* user) {
+  static_cast<CalibratorFeed*>(user)->add(*o);
+}
+
+void CalibratorFeed::add(const headq_observation& o) {
+  const auto floats = [](const float* data, int a, int b, int c) {
+    return std::span<const float>(data, static_cast<size_t>(a) * b * c);
+  };
+  calibrator_.observe({.layer = o.layer,
+                       .n_rows = o.n_rows,
+                       .n_head = o.n_head,
+                       .n_head_kv = o.n_head_kv,
+                       .d_k = o.d_k,
+                       .d_v = o.d_v,
+                       .scale = o.scale,
+                       .softcap = o.softcap,
+                       .max_bias = o.max_bias,
+                       .q = floats(o.q, o.n_rows, o.n_head, o.d_k),
+                       .k = floats(o.k, o.n_rows, o.n_head_kv, o.d_k),
+                       .v = floats(o.v, o.n_rows, o.n_head_kv, o.d_v),
+                       .mask = floats(o.mask, o.n_rows, o.n_rows, 1)});
+  layers_.insert(o.layer);
+  ++n_calls_;
+}
+
+std::string calibrate(const Model& model, const std::string& name, const std::string& kv) {
+  NibOptions nib;
+  nib.kv = KvSpec::parse(kv);
+  const bool has_nib = nib.kv.k.is_nib() || nib.kv.v.is_nib();
+  Calibrator calibrator({.n_samples = has_nib ? kSamples : 0});
+  {
+    Session session(model, {.n_ctx = 512});
+    const CalibratorFeed feed(calibrator);
+    for (int chunk = 0; chunk < kChunks; ++chunk) {
+      calibrator.begin_chunk();
+      session.feed(tiny_tokens(kChunk, 1000 + chunk));
+      llama_memory_clear(session.memory(), true);
+    }
+    EXPECT_EQ(feed.n_calls(), kChunks * static_cast<int>(feed.layers().size()));
+  }
+  Profile profile = calibrator.finish();
+  if (has_nib) calibrator.fit_nib(nib, profile);
+  const std::string path = scratch_dir() + "/" + name + ".profile.gguf";
+  profile.save(path);
+  return path;
+}
+
+}  // namespace headq::testing
