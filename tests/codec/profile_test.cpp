@@ -12,6 +12,7 @@
 #include "core/gguf.h"
 #include "core/sha256.h"
 #include "core/temp_dir.h"
+#include "headq/spec.h"
 
 namespace headq {
 namespace {
@@ -47,6 +48,14 @@ uint8_t* u32_value(Bytes& bytes, const std::string& key) {
   return bytes.data() + find(bytes, key) + key.size() + 4;
 }
 
+// The data of a tensor.
+uint8_t* tensor_data(Bytes& bytes, const std::string& name) {
+  const GgufFile file = GgufFile::parse(bytes, "p");
+  const GgufTensor* tensor = file.find_tensor(name);
+  EXPECT_NE(tensor, nullptr) << name;
+  return bytes.data() + (tensor->data.data() - bytes.data());
+}
+
 TEST(Profile, LoadsWhatItSaved) {
   const TempDir dir;
   const Profile saved = sample_profile();
@@ -59,6 +68,7 @@ TEST(Profile, LoadsWhatItSaved) {
   EXPECT_EQ(loaded.sources, saved.sources);
   EXPECT_EQ(loaded.n_tokens, saved.n_tokens);
   EXPECT_EQ(loaded.n_ctx, saved.n_ctx);
+  EXPECT_EQ(loaded.nib, saved.nib);
   EXPECT_EQ(loaded.n_basis, saved.n_basis);
   EXPECT_EQ(loaded.layer_ids, saved.layer_ids);
   EXPECT_EQ(loaded.shapes, saved.shapes);
@@ -72,8 +82,53 @@ TEST(Profile, LoadsWhatItSaved) {
     EXPECT_EQ(loaded.heads[h].query_energy, saved.heads[h].query_energy);
     EXPECT_EQ(loaded.heads[h].key_variance, saved.heads[h].key_variance);
     EXPECT_EQ(loaded.heads[h].value_variance, saved.heads[h].value_variance);
+    EXPECT_EQ(loaded.heads[h].key_nib, saved.heads[h].key_nib);
+    EXPECT_EQ(loaded.heads[h].value_nib, saved.heads[h].value_nib);
+    EXPECT_NE(saved.heads[h].key_nib, saved.heads[h].value_nib);  // a swap would show
   }
   EXPECT_EQ(dir.names(), std::vector<std::string>{"p"});
+}
+
+// The sample without the codes that another text of nib does not name.
+Profile with_codes(const char* nib, bool keys, bool values) {
+  Profile p = sample_profile();
+  p.nib = nib;
+  for (HeadProfile& head : p.heads) {
+    if (!keys) head.key_nib = {};
+    if (!values) head.value_nib = {};
+  }
+  return p;
+}
+
+TEST(Profile, HoldsTheCodesOfOneSideOrOfNone) {
+  const Profile kCases[] = {with_codes("nib2.5/dense", true, false),
+                            with_codes("kivi2+hq4x4/nib0.25@random:7", false, true),
+                            with_codes("", false, false)};
+  for (const Profile& saved : kCases) {
+    SCOPED_TRACE(saved.nib);
+    const Profile loaded = parse(serialize_profile(saved));
+    EXPECT_EQ(loaded.nib, saved.nib);
+    for (size_t h = 0; h < saved.heads.size(); ++h) {
+      EXPECT_EQ(loaded.heads[h].key_nib, saved.heads[h].key_nib);
+      EXPECT_EQ(loaded.heads[h].value_nib, saved.heads[h].value_nib);
+    }
+  }
+}
+
+TEST(Profile, SaysWhichCodesItLacks) {
+  const Profile p = sample_profile(), none = with_codes("", false, false);
+  for (const char* served : {"nib2.5/nib2", "nib2.5-last8/nib2", "nib2.5/dense", "kivi2/nib2",
+                             "kivi2+hq4x4/kivi2"}) {
+    EXPECT_EQ(p.why_lacks(KvSpec::parse(served)), "") << served;
+  }
+  for (const char* lacking : {"nib2", "nib2.5/nib2.5", "nib2.5@random/nib2", "kivi2/nib1"}) {
+    const std::string why = p.why_lacks(KvSpec::parse(lacking));
+    const std::string wanted = KvSpec::parse(lacking).to_string();
+    EXPECT_EQ(why, "the profile holds nib2.5/nib2, not " + wanted + ": headq calibrate --kv " +
+                       wanted + " makes one that does");
+  }
+  EXPECT_EQ(none.why_lacks(KvSpec::parse("kivi2+hq4x4")), "");
+  EXPECT_NE(none.why_lacks(KvSpec::parse("nib2")).find("holds no codes of nib"), std::string::npos);
 }
 
 TEST(Profile, FindsLayersAndTheirHeads) {
@@ -90,7 +145,15 @@ TEST(Profile, FindsLayersAndTheirHeads) {
 TEST(Profile, CountsItsPayload) {
   // Floats of a head: two bases of 4 rows, five vectors of d_k, one of d_v.
   const uint64_t wide = 2 * 4 * 16 + 5 * 16 + 32, narrow = 2 * 4 * 24 + 5 * 24 + 16;
-  EXPECT_EQ(sample_profile().payload_bytes(), 4 * (2 * wide + narrow));
+  const Profile p = with_codes("", false, false);
+  EXPECT_EQ(p.payload_bytes(), 4 * (2 * wide + narrow));
+  // A code of n nibbles and coordinates: mean, two transforms, reach, and 2 n - 1 terms.
+  const auto code = [](uint64_t d, uint64_t n) {
+    return 4 * (d + 2 * n * d + 2 * n + (2 * n - 1)) + 16 * (2 * n - 1);
+  };
+  const uint64_t codes =
+      code(16, 3) + code(32, 2) + code(16, 4) + code(32, 3) + code(24, 6) + code(16, 5);
+  EXPECT_EQ(sample_profile().payload_bytes(), p.payload_bytes() + codes);
 }
 
 // Version 1 is frozen: these bytes may change only together with Profile::kVersion.
@@ -101,9 +164,14 @@ TEST(Profile, WritesTheBytesOfVersion1) {
   EXPECT_EQ(sha256_hex(bytes), "21edd7383d42898df9d2b339f918c7ecbdd1ab0c8e99fb1631f9de5e5f9e56f2");
 }
 
-TEST(Profile, RejectsEveryFlippedBit) {
+// All bits of pairs and tensor descriptions; of the data, which only the checksum guards, each ninth,
+// so that every position in a byte has its turn.
+TEST(Profile, RejectsFlippedBits) {
   Bytes bytes = sample_bytes();
-  for (size_t bit = 0; bit < 8 * bytes.size(); ++bit) {
+  const size_t data = static_cast<size_t>(
+      GgufFile::parse(bytes, "p").find_tensor("blk.0.query_basis")->data.data() - bytes.data());
+  ASSERT_LT(data, bytes.size());
+  for (size_t bit = 0; bit < 8 * bytes.size(); bit += bit < 8 * data ? 1 : 9) {
     const auto mask = static_cast<uint8_t>(1u << (bit % 8));
     bytes[bit / 8] ^= mask;
     const auto error = error_of([&] { parse(bytes); });
@@ -181,7 +249,7 @@ TEST(Profile, ChecksMoreThanTheChecksum) {
 
   Bytes not_finite = sample_bytes();
   const float nan = std::numeric_limits<float>::quiet_NaN();
-  std::memcpy(not_finite.data() + not_finite.size() - 64, &nan, sizeof nan);
+  std::memcpy(tensor_data(not_finite, "blk.2.value_variance"), &nan, sizeof nan);
   seal(not_finite);
   EXPECT_ERROR(parse(not_finite), ErrorCode::kCorrupt, "not finite");
 }
@@ -194,7 +262,71 @@ TEST(Profile, RejectsPairsThatVersion1DoesNotHave) {
   out.add_u32("headq.extra", 1);
   Bytes bytes = out.finish();
   seal(bytes);
-  EXPECT_ERROR(parse(bytes), ErrorCode::kCorrupt, "4 metadata pairs, not 15");
+  EXPECT_ERROR(parse(bytes), ErrorCode::kCorrupt, "4 metadata pairs, not 16");
+}
+
+// The same for what belongs to codes of nib.
+TEST(Profile, ChecksTheCodesOfNib) {
+  const auto planted = [](const auto& plant) {
+    Bytes bytes = sample_bytes();
+    plant(bytes);
+    seal(bytes);
+    return bytes;
+  };
+  const auto i32 = [&](const char* tensor, size_t index, int32_t value) {
+    return planted([&](Bytes& bytes) {
+      std::memcpy(tensor_data(bytes, tensor) + 4 * index, &value, sizeof value);
+    });
+  };
+  const auto text = [&](const std::string& from, const std::string& to) {
+    return planted([&](Bytes& bytes) {
+      std::copy(to.begin(), to.end(), bytes.begin() + static_cast<ptrdiff_t>(find(bytes, from)));
+    });
+  };
+  for (const char* name : {"sizes", "mean", "analysis", "synthesis", "reach", "scale", "codebook"}) {
+    const std::string tensor = std::string("blk.2.key_nib.") + name;
+    EXPECT_ERROR(parse(text(tensor, "B")), ErrorCode::kCorrupt, "it has no tensor " + tensor);
+    // Behind the name: number of dimensions, two sizes of 8 bytes, type.
+    const auto describe = [&](size_t offset, uint8_t value) {
+      return planted([&](Bytes& bytes) { bytes[find(bytes, tensor) + tensor.size() + offset] = value; });
+    };
+    const uint8_t columns = sample_bytes()[find(sample_bytes(), tensor) + tensor.size() + 4];
+    EXPECT_ERROR(parse(describe(4, static_cast<uint8_t>(columns - 1))), ErrorCode::kCorrupt, "blk.2.key_nib");
+  }
+  // sizes: [heads][nibbles, coordinates]; 3 and 4 nibbles in the heads of layer 0.
+  EXPECT_ERROR(parse(i32("blk.0.key_nib.sizes", 0, 0)), ErrorCode::kCorrupt,
+               "blk.0.key_nib.sizes of head 0 are out of range");
+  EXPECT_ERROR(parse(i32("blk.0.key_nib.sizes", 2, 513)), ErrorCode::kCorrupt,
+               "blk.0.key_nib.sizes of head 1 are out of range");
+  EXPECT_ERROR(parse(i32("blk.0.key_nib.sizes", 3, 17)), ErrorCode::kCorrupt,
+               "blk.0.key_nib.sizes of head 1 are out of range");
+  EXPECT_ERROR(parse(i32("blk.0.key_nib.sizes", 1, -1)), ErrorCode::kCorrupt, "out of range");
+  EXPECT_ERROR(parse(i32("blk.0.key_nib.sizes", 0, 4)), ErrorCode::kCorrupt,
+               "blk.0.key_nib.reach is not of its layer's shape");
+  EXPECT_ERROR(parse(i32("blk.0.key_nib.sizes", 1, 4)), ErrorCode::kCorrupt,
+               "blk.0.key_nib.analysis is not of its layer's shape");
+  // reach of head 0: (0, 2), (1, 3), (2, 3).
+  const struct {
+    size_t index;
+    int32_t value;
+  } kNoChains[] = {{0, -1}, {0, 2}, {1, 4}, {1, 0}, {4, 1}, {4, 3}};
+  for (const auto& [index, value] : kNoChains) {
+    EXPECT_ERROR(parse(i32("blk.0.key_nib.reach", index, value)), ErrorCode::kCorrupt,
+                 "blk.0.key_nib.reach of head 0 is no chain");
+  }
+  // A chain still, but with another number of terms.
+  EXPECT_ERROR(parse(i32("blk.0.key_nib.reach", 1, 1)), ErrorCode::kCorrupt,
+               "blk.0.key_nib.scale is not of its layer's shape");
+  for (const char* name : {"mean", "analysis", "synthesis", "scale"}) {
+    const std::string tensor = std::string("blk.2.value_nib.") + name;
+    EXPECT_ERROR(parse(i32(tensor.c_str(), 1, 0x7f800000)), ErrorCode::kCorrupt,
+                 "blk.2.value_nib of head 0 holds a number that is not finite");
+  }
+  EXPECT_ERROR(parse(text("nib2.5/nib2", "nib2.0/nib2")), ErrorCode::kCorrupt,
+               "codecs 'nib2.0/nib2' are not what a profile holds");
+  EXPECT_ERROR(parse(text("nib2.5/nib2", "nib2.5/nibs")), ErrorCode::kCorrupt, "nibs");
+  // Codes that the text does not name are tensors too many, and the other way round.
+  EXPECT_ERROR(parse(text("nib2.5/nib2", "dense/dense")), ErrorCode::kCorrupt, "tensors for 2 layers");
 }
 
 // One broken law each; save must refuse, and the file must not appear.
@@ -230,6 +362,31 @@ TEST(Profile, SavesNothingThatItWouldNotLoad) {
        [](Profile& p) { p.heads[0].query_basis[0] += 0.01f; }},
       {"key_basis of head 1 is not orthonormal",
        [](Profile& p) { p.heads[1].key_basis[16] += 0.01f; }},
+      {"codecs 'nib2.50/nib2' are not", [](Profile& p) { p.nib = "nib2.50/nib2"; }},
+      {"codecs 'nib2.5' are not", [](Profile& p) { p.nib = "nib2.5"; }},
+      {"codecs 'nib2.5-last8/nib2' are not", [](Profile& p) { p.nib = "nib2.5-last8/nib2"; }},
+      {"rate of nib", [](Profile& p) { p.nib = "nib9/nib2"; }},
+      {"blk.0.key_nib of head 0 is there without its codec",
+       [](Profile& p) { p.nib = "dense/nib2"; }},
+      {"blk.0.value_nib of head 0 is there without its codec",
+       [](Profile& p) { p.nib = "nib2.5/kivi2"; }},
+      {"is there without its codec", [](Profile& p) { p.nib = ""; }},
+      {"blk.0.key_nib of head 1 does not fit head_dim 16",
+       [](Profile& p) { p.heads[1].key_nib = {}; }},
+      {"blk.2.value_nib of head 0 does not fit head_dim 16",
+       [](Profile& p) { p.heads[2].value_nib.mean.pop_back(); }},
+      {"does not fit", [](Profile& p) { p.heads[0].key_nib.synthesis.pop_back(); }},
+      {"blk.0.key_nib of head 0 is no chain", [](Profile& p) { p.heads[0].key_nib.reach[0] = -1; }},
+      {"is no chain", [](Profile& p) { p.heads[0].key_nib.reach[4] = 1; }},
+      {"is no chain", [](Profile& p) { p.heads[0].key_nib.reach.push_back(2); }},
+      {"is no chain", [](Profile& p) { p.heads[0].key_nib.reach.clear(); }},
+      {"blk.0.key_nib of head 0 has 4 scales and 80 table entries for 5 terms",
+       [](Profile& p) { p.heads[0].key_nib.scale.pop_back(); }},
+      {"has 5 scales and 79 table entries for 5 terms",
+       [](Profile& p) { p.heads[0].key_nib.codebook.pop_back(); }},
+      {"value_nib of head 1 holds a number that is not finite",
+       [](Profile& p) { p.heads[1].value_nib.scale[0] = NAN; }},
+      {"not finite", [](Profile& p) { p.heads[0].key_nib.synthesis[3] = -INFINITY; }},
   };
   for (const Fault& fault : kFaults) {
     const TempDir dir;

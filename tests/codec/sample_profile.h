@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 #include <string>
 #include <vector>
@@ -26,6 +27,30 @@ inline std::vector<float> halves(int n, float scale) {
   return out;
 }
 
+// A code whose numbers are exact on every machine: nibble g reaches coordinates g and g + 1 as far as
+// there are any, coordinate c is channel c, stretched by powers of two.
+inline NibCode plain_nib(int d, int n_nibbles, float scale) {
+  NibCode code;
+  code.mean.assign(static_cast<size_t>(d), 0.5f * scale);
+  code.analysis.assign(static_cast<size_t>(n_nibbles * d), 0.0f);
+  code.synthesis = code.analysis;
+  for (int g = 0; g < n_nibbles; ++g) {
+    const size_t diagonal = static_cast<size_t>(g * d + g);
+    code.analysis[diagonal] = std::ldexp(scale, g % 4);
+    code.synthesis[diagonal] = std::ldexp(1.0f, -(g % 4)) / scale;
+    code.reach.push_back(g);
+    code.reach.push_back(std::min(g + 2, n_nibbles));
+    for (int c = g; c < code.reach.back(); ++c) {
+      code.scale.push_back(std::ldexp(scale, -6 - c % 4));
+      for (int n = 0; n < 16; ++n) {
+        code.codebook.push_back(static_cast<int8_t>((n - 8) * 15 + 7 * (c - g)));
+      }
+    }
+  }
+  return code;
+}
+
+// Another number of nibbles for every head and side.
 inline HeadProfile sample_head(const LayerShape& shape, int n_basis, float scale) {
   HeadProfile head;
   head.query_basis = pair_basis(n_basis, shape.d_k);
@@ -36,6 +61,9 @@ inline HeadProfile sample_head(const LayerShape& shape, int n_basis, float scale
   head.query_energy = halves(shape.d_k, 5.0f * scale);
   head.key_variance = halves(shape.d_k, 7.0f * scale);
   head.value_variance = halves(shape.d_v, 9.0f * scale);
+  const int more = static_cast<int>(scale) % 8;
+  head.key_nib = plain_nib(shape.d_k, 2 + more, scale);
+  head.value_nib = plain_nib(shape.d_v, 1 + more, 2.0f * scale);
   return head;
 }
 
@@ -49,6 +77,7 @@ inline Profile sample_profile() {
   p.sources = {"first.txt 1000 " + std::string(64, '1'), "second.txt 2000 " + std::string(64, '2')};
   p.n_tokens = 4096;
   p.n_ctx = 512;
+  p.nib = "nib2.5/nib2";
   p.n_basis = 4;
   p.layer_ids = {0, 2};
   p.shapes = {{.n_head_kv = 2, .d_k = 16, .d_v = 32}, {.n_head_kv = 1, .d_k = 24, .d_v = 16}};

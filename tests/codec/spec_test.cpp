@@ -12,7 +12,8 @@ TEST(Spec, ParseAndToStringAreInverse) {
   for (const char* text :
        {"dense", "kivi2", "kivi3", "kivi4", "kivi8", "token2", "token4", "token2h", "token4c",
         "token4hc", "kivi2+hq4x4", "kivi2-hq4x4", "kivi2+hq4x4@key", "kivi2+hq16x4@random",
-        "kivi2-hq1x4@random:7", "token2hc+hq8x4"}) {
+        "kivi2-hq1x4@random:7", "token2hc+hq8x4", "nib2", "nib2.5", "nib0.25", "nib8", "nib2@random",
+        "nib2@random:7", "nib2-last8", "nib1.75@random:7-last512"}) {
     EXPECT_EQ(CodecSpec::parse(text).to_string(), text);
   }
 }
@@ -20,12 +21,28 @@ TEST(Spec, ParseAndToStringAreInverse) {
 TEST(Spec, DefaultsMayBeSpelledOut) {
   EXPECT_EQ(CodecSpec::parse("kivi2+hq4x4@query"), CodecSpec::parse("kivi2+hq4x4"));
   EXPECT_EQ(CodecSpec::parse("kivi2+hq4x4@random:1"), CodecSpec::parse("kivi2+hq4x4@random"));
+  EXPECT_EQ(CodecSpec::parse("nib2.50"), CodecSpec::parse("nib2.5"));
+  EXPECT_EQ(CodecSpec::parse("nib2@random:1"), CodecSpec::parse("nib2@random"));
+}
+
+TEST(Spec, NibHasARateAndControls) {
+  const CodecSpec spec = CodecSpec::parse("nib2.25@random:7-last8");
+  EXPECT_TRUE(spec.is_nib());
+  EXPECT_EQ(spec.rate, 2.25);
+  EXPECT_EQ(spec.side_basis, SideBasis::kRandom);
+  EXPECT_EQ(spec.seed, 7u);
+  EXPECT_EQ(spec.wrong_sign, 8);
+  EXPECT_EQ(CodecSpec::parse("nib2").wrong_sign, 0);
+  EXPECT_FALSE(CodecSpec::parse("kivi2").is_nib());
 }
 
 TEST(Spec, OneSpecStandsForBothSidesWithoutWhatValuesCannotHave) {
   EXPECT_EQ(KvSpec::parse("kivi2+hq4x4"), KvSpec::parse("kivi2+hq4x4/kivi2"));
   EXPECT_EQ(KvSpec::parse("token4hc"), KvSpec::parse("token4hc/token4h"));
   EXPECT_EQ(KvSpec::parse("kivi3/dense").to_string(), "kivi3/dense");
+  EXPECT_EQ(KvSpec::parse("nib2").to_string(), "nib2/nib2");
+  EXPECT_EQ(KvSpec::parse("nib2.25/nib1.75").to_string(), "nib2.25/nib1.75");
+  EXPECT_EQ(KvSpec::parse("nib2@random:7-last8").to_string(), "nib2@random:7-last8/nib2@random:7");
 }
 
 TEST(Spec, BadTextIsRefusedWithTheTextAndTheReason) {
@@ -48,6 +65,21 @@ TEST(Spec, BadTextIsRefusedWithTheTextAndTheReason) {
       {"kivi2+hq4x4x", "unexpected 'x'"},
       {"kivi2h", "unexpected 'h'"},
       {"Kivi2", "unknown codec"},
+      {"nib", "rate of nib must be a number from 0.25 to 8"},
+      {"nib0.1", "from 0.25 to 8"},
+      {"nib9", "from 0.25 to 8"},
+      {"nib-2", "from 0.25 to 8"},
+      {"nibnan", "from 0.25 to 8"},
+      {"nibinf", "from 0.25 to 8"},
+      {"nib2e0", "unexpected 'e0'"},
+      {"nib2x", "unexpected 'x'"},
+      {"nib2@key", "unexpected '@key'"},
+      {"nib2@random:", "seed"},
+      {"nib2+hq4x4", "unexpected '+hq4x4'"},
+      {"nib2-last", "1 to 512"},
+      {"nib2-last0", "1 to 512"},
+      {"nib2-last513", "1 to 512"},
+      {"nib2-last8@random", "unexpected '@random'"},
   };
   for (const auto& c : cases) {
     SCOPED_TRACE(c.text);
@@ -57,14 +89,17 @@ TEST(Spec, BadTextIsRefusedWithTheTextAndTheReason) {
   }
 }
 
-TEST(Spec, ValuesTakeNoSideCodeAndNoCentring) {
+TEST(Spec, ValuesTakeNoSideCodeNoCentringAndNoWrongSign) {
   EXPECT_THROW(KvSpec::parse("kivi2/kivi2+hq4x4"), Error);
   EXPECT_THROW(KvSpec::parse("kivi2/token4c"), Error);
+  EXPECT_ERROR(KvSpec::parse("nib2/nib2-last8"), ErrorCode::kInvalidArgument,
+               "'nib2-last8': the control '-last' is for keys only");
   EXPECT_THROW(KvSpec::parse("kivi2/kivi2/kivi2"), Error);
 }
 
 TEST(Spec, ProfilesAreNeededForBasesMeansAndSplits) {
-  for (const char* text : {"kivi2+hq4x4", "kivi2+hq4x4@key", "token4c", "kivi3"}) {
+  for (const char* text : {"kivi2+hq4x4", "kivi2+hq4x4@key", "token4c", "kivi3", "nib2",
+                           "nib2@random"}) {
     EXPECT_TRUE(CodecSpec::parse(text).needs_profile()) << text;
   }
   for (const char* text : {"dense", "kivi2", "kivi8", "token2h", "kivi2+hq4x4@random"}) {
