@@ -40,6 +40,7 @@ struct NibCode {
     return mean.empty() ? 0 : static_cast<int>(analysis.size() / mean.size());
   }
   uint64_t bytes() const {
+    if (reach.empty()) return 0;
     return (mean.size() + analysis.size() + synthesis.size() + reach.size() + scale.size() + 2) * 4 +
            codebook.size();
   }
