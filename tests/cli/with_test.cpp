@@ -81,9 +81,24 @@ TEST_F(With, HasADefaultThatNeedsNoProfile) {
 }
 
 TEST_F(With, HasADefaultThatUsesTheProfile) {
-  const auto lines = lines_of(run({"--profile", profile_}, {server_, "-m", model_}).out);
-  ASSERT_GT(lines.size(), 3u);
-  EXPECT_EQ(lines[1], "HEADQ_KV=kivi2+hq4x4/kivi2");
+  const Profile profile = Profile::load(profile_);
+  testing::without_codes(profile).save(dir_.file("no-codes.gguf"));
+  const std::pair<std::string, std::string> kDefaults[] = {
+      {profile_, profile.nib}, {dir_.file("no-codes.gguf"), "kivi2+hq4x4/kivi2"}};
+  for (const auto& [path, kv] : kDefaults) {
+    const auto lines = lines_of(run({"--profile", path}, {server_, "-m", model_}).out);
+    ASSERT_GT(lines.size(), 3u);
+    EXPECT_EQ(lines[1], "HEADQ_KV=" + kv);
+  }
+}
+
+TEST_F(With, RefusesARateThatTheProfileDoesNotHold) {
+  for (const Args& options : {Args{"--kv", "nib2"}, Args{"--kv", "dense", "--kv-layer", "1:nib2"}}) {
+    Args args = {"--profile", profile_};
+    args.insert(args.end(), options.begin(), options.end());
+    EXPECT_REFUSAL(run(args, {server_, "-m", model_}), 1,
+                   "the profile holds nib2.5/nib2, not nib2/nib2");
+  }
 }
 
 TEST_F(With, TakesTheEnvironmentWhereNoOptionSpeaks) {

@@ -21,6 +21,7 @@ using testing::error_of;
 using testing::put_file;
 using testing::sample_profile;
 using testing::TempDir;
+using testing::without_codes;
 
 using Bytes = std::vector<uint8_t>;
 
@@ -103,7 +104,7 @@ Profile with_codes(const char* nib, bool keys, bool values) {
 TEST(Profile, HoldsTheCodesOfOneSideOrOfNone) {
   const Profile kCases[] = {with_codes("nib2.5/dense", true, false),
                             with_codes("kivi2+hq4x4/nib0.25@random:7", false, true),
-                            with_codes("", false, false)};
+                            without_codes(sample_profile())};
   for (const Profile& saved : kCases) {
     SCOPED_TRACE(saved.nib);
     const Profile loaded = parse(serialize_profile(saved));
@@ -116,7 +117,7 @@ TEST(Profile, HoldsTheCodesOfOneSideOrOfNone) {
 }
 
 TEST(Profile, SaysWhichCodesItLacks) {
-  const Profile p = sample_profile(), none = with_codes("", false, false);
+  const Profile p = sample_profile(), none = without_codes(sample_profile());
   for (const char* served : {"nib2.5/nib2", "nib2.5-last8/nib2", "nib2.5/dense", "kivi2/nib2",
                              "kivi2+hq4x4/kivi2"}) {
     EXPECT_EQ(p.why_lacks(KvSpec::parse(served)), "") << served;
@@ -145,11 +146,11 @@ TEST(Profile, FindsLayersAndTheirHeads) {
 TEST(Profile, CountsItsPayload) {
   // Floats of a head: two bases of 4 rows, five vectors of d_k, one of d_v.
   const uint64_t wide = 2 * 4 * 16 + 5 * 16 + 32, narrow = 2 * 4 * 24 + 5 * 24 + 16;
-  const Profile p = with_codes("", false, false);
+  const Profile p = without_codes(sample_profile());
   EXPECT_EQ(p.payload_bytes(), 4 * (2 * wide + narrow));
-  // A code of n nibbles and coordinates: mean, two transforms, reach, and 2 n - 1 terms.
+  // A code of n nibbles and coordinates: mean, two transforms, reach, 2 n - 1 terms, two errors.
   const auto code = [](uint64_t d, uint64_t n) {
-    return 4 * (d + 2 * n * d + 2 * n + (2 * n - 1)) + 16 * (2 * n - 1);
+    return 4 * (d + 2 * n * d + 2 * n + (2 * n - 1) + 2) + 16 * (2 * n - 1);
   };
   const uint64_t codes =
       code(16, 3) + code(32, 2) + code(16, 4) + code(32, 3) + code(24, 6) + code(16, 5);
@@ -283,7 +284,8 @@ TEST(Profile, ChecksTheCodesOfNib) {
       std::copy(to.begin(), to.end(), bytes.begin() + static_cast<ptrdiff_t>(find(bytes, from)));
     });
   };
-  for (const char* name : {"sizes", "mean", "analysis", "synthesis", "reach", "scale", "codebook"}) {
+  for (const char* name : {"sizes", "mean", "analysis", "synthesis", "reach", "scale", "codebook",
+                           "errors"}) {
     const std::string tensor = std::string("blk.2.key_nib.") + name;
     EXPECT_ERROR(parse(text(tensor, "B")), ErrorCode::kCorrupt, "it has no tensor " + tensor);
     // Behind the name: number of dimensions, two sizes of 8 bytes, type.
@@ -322,6 +324,12 @@ TEST(Profile, ChecksTheCodesOfNib) {
     EXPECT_ERROR(parse(i32(tensor.c_str(), 1, 0x7f800000)), ErrorCode::kCorrupt,
                  "blk.2.value_nib of head 0 holds a number that is not finite");
   }
+  // errors: [heads][error, power].
+  const int32_t kTooLarge = 0x7f000000, kNegative = static_cast<int32_t>(0xbf800000u);
+  EXPECT_ERROR(parse(i32("blk.2.value_nib.errors", 0, kTooLarge)), ErrorCode::kCorrupt,
+               "blk.2.value_nib of head 0 expects an error of");
+  EXPECT_ERROR(parse(i32("blk.2.value_nib.errors", 0, kNegative)), ErrorCode::kCorrupt, "an error of -1");
+  EXPECT_ERROR(parse(i32("blk.2.value_nib.errors", 1, 0x7f800000)), ErrorCode::kCorrupt, "of inf");
   EXPECT_ERROR(parse(text("nib2.5/nib2", "nib2.0/nib2")), ErrorCode::kCorrupt,
                "codecs 'nib2.0/nib2' are not what a profile holds");
   EXPECT_ERROR(parse(text("nib2.5/nib2", "nib2.5/nibs")), ErrorCode::kCorrupt, "nibs");
@@ -387,6 +395,8 @@ TEST(Profile, SavesNothingThatItWouldNotLoad) {
       {"value_nib of head 1 holds a number that is not finite",
        [](Profile& p) { p.heads[1].value_nib.scale[0] = NAN; }},
       {"not finite", [](Profile& p) { p.heads[0].key_nib.synthesis[3] = -INFINITY; }},
+      {"key_nib of head 0 expects an error of nan", [](Profile& p) { p.heads[0].key_nib.error = NAN; }},
+      {"expects an error of", [](Profile& p) { p.heads[0].key_nib.power = 0.0f; }},
   };
   for (const Fault& fault : kFaults) {
     const TempDir dir;

@@ -47,6 +47,8 @@ inline NibCode plain_nib(int d, int n_nibbles, float scale) {
       }
     }
   }
+  code.error = 0.25f * scale;
+  code.power = 3.0f * scale;
   return code;
 }
 
@@ -83,6 +85,13 @@ inline Profile sample_profile() {
   p.shapes = {{.n_head_kv = 2, .d_k = 16, .d_v = 32}, {.n_head_kv = 1, .d_k = 24, .d_v = 16}};
   p.heads = {sample_head(p.shapes[0], p.n_basis, 1.0f), sample_head(p.shapes[0], p.n_basis, 2.0f),
              sample_head(p.shapes[1], p.n_basis, 4.0f)};
+  return p;
+}
+
+// The same without codes of nib.
+inline Profile without_codes(Profile p) {
+  p.nib.clear();
+  for (HeadProfile& head : p.heads) head.key_nib = head.value_nib = {};
   return p;
 }
 

@@ -46,7 +46,8 @@ void CalibratorFeed::add(const headq_observation& o) {
   ++n_calls_;
 }
 
-std::string calibrate(const Model& model, const std::string& name, const std::string& kv) {
+std::string calibrate(const Model& model, const std::string& name, const std::string& kv,
+                      std::span<const std::vector<int32_t>> texts) {
   NibOptions nib;
   nib.kv = KvSpec::parse(kv);
   const bool has_nib = nib.kv.k.is_nib() || nib.kv.v.is_nib();
@@ -54,18 +55,24 @@ std::string calibrate(const Model& model, const std::string& name, const std::st
   {
     Session session(model, {.n_ctx = 512});
     const CalibratorFeed feed(calibrator);
-    for (int chunk = 0; chunk < kChunks; ++chunk) {
+    for (const std::vector<int32_t>& text : texts) {
       calibrator.begin_chunk();
-      session.feed(tiny_tokens(kChunk, 1000 + chunk));
+      session.feed(text);
       llama_memory_clear(session.memory(), true);
     }
-    EXPECT_EQ(feed.n_calls(), kChunks * static_cast<int>(feed.layers().size()));
+    EXPECT_EQ(feed.n_calls(), static_cast<int>(texts.size() * feed.layers().size()));
   }
   Profile profile = calibrator.finish();
   if (has_nib) calibrator.fit_nib(nib, profile);
   const std::string path = scratch_dir() + "/" + name + ".profile.gguf";
   profile.save(path);
   return path;
+}
+
+std::string calibrate(const Model& model, const std::string& name, const std::string& kv) {
+  std::vector<std::vector<int32_t>> texts;
+  for (int i = 0; i < kChunks; ++i) texts.push_back(tiny_tokens(kChunk, 1000 + i));
+  return calibrate(model, name, kv, texts);
 }
 
 }  // namespace headq::testing

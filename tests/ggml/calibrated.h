@@ -3,7 +3,9 @@
 // Profiles of tiny models, calibrated through the plugin's observer on the model itself.
 
 #include <set>
+#include <span>
 #include <string>
+#include <vector>
 
 #include "ggml/session.h"
 #include "headq/calibrate.h"
@@ -31,8 +33,12 @@ class CalibratorFeed {
   int n_calls_ = 0;
 };
 
-// Calibrates on pseudo-random text and writes <name>.profile.gguf into the scratch folder; with codes
-// of nib when kv asks for some. Returns the path.
+// Calibrates on texts of at most 512 tokens and writes <name>.profile.gguf into the scratch folder;
+// with codes of nib when kv asks for some. Returns the path.
+std::string calibrate(const Model& model, const std::string& name, const std::string& kv,
+                      std::span<const std::vector<int32_t>> texts);
+
+// The same on pseudo-random text.
 std::string calibrate(const Model& model, const std::string& name,
                       const std::string& kv = "dense/dense");
 

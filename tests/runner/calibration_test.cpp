@@ -177,6 +177,52 @@ TEST(Calibrate, AProfileServesTheSideCode) {
   EXPECT_GT(kld(3), 1.5 * kld(0)) << "the wrong sign does no harm";
 }
 
+NibOptions nib_options(const char* kv, int n_threads = 2) {
+  NibOptions nib;
+  nib.kv = KvSpec::parse(kv);
+  nib.n_threads = n_threads;
+  return nib;
+}
+
+TEST(Calibrate, OneCalibrationServesManyCodes) {
+  const std::vector<ChunkedText> texts = {tiny_chunks(model(), kContext)};
+  const Calibration calibration(
+      model(), texts, {.n_chunks = 8, .n_threads = 2, .nib = nib_options("nib2")});
+  std::vector<CacheCandidate> candidates;
+  for (const char* kv : {"nib2/dense", "nib2@random/dense", "nib2-last8/dense", "nib3/dense"}) {
+    const KvSpec spec = KvSpec::parse(kv);
+    const std::string path = scratch_dir() + "/many" + std::to_string(candidates.size()) + ".gguf";
+    KvSpec fitted = spec;
+    fitted.k.wrong_sign = 0;
+    calibration.profile(nib_options(fitted.to_string().c_str())).save(path);
+    CacheCandidate candidate{kv, {}, path};
+    candidate.cache.kv = spec;
+    candidates.push_back(candidate);
+  }
+  const auto report = measure_perplexity(model(), tiny_chunks(model(), 512), candidates,
+                                         {.n_chunks = 3, .n_threads = 2});
+  const auto kld = [&](size_t i) { return report.rows[i].summary.kld.value; };
+  EXPECT_LT(kld(0), 0.8 * kld(1)) << "a random basis is as good";
+  EXPECT_GT(kld(2), 1.5 * kld(0)) << "the wrong sign does no harm";
+  EXPECT_LT(kld(3), 0.6 * kld(0)) << "a bit more does not help";
+}
+
+TEST(Calibrate, CodesNeedACalibrationThatKeptSamples) {
+  const std::vector<ChunkedText> texts = {tiny_chunks(model(), kContext)};
+  const Calibration calibration(model(), texts, {.n_chunks = 1});
+  EXPECT_EQ(calibration.profile({}).nib, "");
+  EXPECT_THROW(calibration.profile(nib_options("nib2")), Error);
+}
+
+TEST(Calibrate, CodesDoNotDependOnThreads) {
+  const std::vector<ChunkedText> texts = {tiny_chunks(model(), kContext)};
+  const auto bytes = [&](int n_threads) {
+    return saved(calibrate(model(), texts, {.n_chunks = 2, .n_threads = n_threads,
+                                            .nib = nib_options("nib2", n_threads)}));
+  };
+  EXPECT_EQ(bytes(1), bytes(2));
+}
+
 TEST(Calibrate, NeedsThePlugin) {
   const Model cpu = Model::load(tiny_model_path(), Device::kCpu);
   const std::vector<ChunkedText> texts = {tiny_chunks(cpu, kContext)};

@@ -4,6 +4,7 @@
 
 #include <filesystem>
 #include <fstream>
+#include <map>
 #include <nlohmann/json.hpp>
 
 #include "cli/command.h"
@@ -76,6 +77,59 @@ TEST(Ppl, PrintsOneRowForEachSpecUnderTheDenseOne) {
   EXPECT_NE(lines[6].find("window 32, sinks 4"), std::string::npos) << lines[6];
 }
 
+TEST(Ppl, TakesTheCodesThatCalibrateFitsByDefault) {
+  const auto result = run_headq(
+      ppl({"--chunks", "1", "--kv", "nib2.5/nib2", "--kv", "nib2.5-last8/nib2", "--kv", "nib2.5/dense",
+           "--sinks", "0", "--profile", profile_path(), "--format", "json"}));
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  const auto json = nlohmann::json::parse(result.out);
+  ASSERT_EQ(json["rows"].size(), 3u);
+  EXPECT_EQ(json["rows"][0]["kv"], "nib2.5/nib2");
+  EXPECT_EQ(json["rows"][1]["kv"], "nib2.5-last8/nib2");
+  // The rates are what codes take, on average over heads, and nothing else is packed.
+  EXPECT_DOUBLE_EQ(json["rows"][0]["cache"]["packed_bits"].get<double>(), (2.5 + 2.0) / 2);
+  EXPECT_DOUBLE_EQ(json["rows"][2]["cache"]["packed_bits"].get<double>(), 2.5);
+  EXPECT_GT(json["rows"][0]["kld"]["value"].get<double>(), 0.0);
+  EXPECT_GT(json["rows"][1]["kld"]["value"].get<double>(),
+            json["rows"][0]["kld"]["value"].get<double>());
+}
+
+TEST(Ppl, ARateThatTheProfileDoesNotHoldIsRefused) {
+  const auto attempt = [](const std::string& kv) {
+    return run_headq(ppl({"--kv", kv, "--profile", profile_path()}));
+  };
+  EXPECT_REFUSAL(attempt("nib2"), 1,
+                 "the profile holds nib2.5/nib2, not nib2/nib2: headq calibrate --kv nib2/nib2 makes "
+                 "one that does");
+  EXPECT_REFUSAL(attempt("nib2.5@random/nib2"), 1, "holds nib2.5/nib2, not nib2.5@random/nib2");
+  EXPECT_REFUSAL(attempt("kivi2/nib3"), 1, "holds nib2.5/nib2, not kivi2/nib3");
+}
+
+TEST(Ppl, AblatesFromOneCalibration) {
+  const auto result = run_headq(ppl({"--chunks", "1", "--ablate", "--kv", "nib2", "--calibrate",
+                                     tiny_text_path(), "--format", "json"}));
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  const auto json = nlohmann::json::parse(result.out);
+  std::map<std::string, double> kld;
+  for (const auto& row : json["rows"]) kld[row["kv"]] = row["kld"]["value"];
+  EXPECT_EQ(kld.size(), json["rows"].size()) << "two rows have one name";
+  EXPECT_GE(kld.size(), 10u);
+  EXPECT_EQ(json["rows"][0]["kv"], "as it is");
+  ASSERT_TRUE(kld.contains("random basis"));
+  ASSERT_TRUE(kld.contains("wrong sign of the last 8 nibbles"));
+  EXPECT_GT(kld["random basis"], kld["as it is"]);
+  EXPECT_GT(kld["wrong sign of the last 8 nibbles"], kld["as it is"]);
+}
+
+TEST(Ppl, RefusesAblationsOfNothing) {
+  EXPECT_REFUSAL(run_headq(ppl({"--ablate", "--kv", "nib2"})), 2, "--calibrate TEXT");
+  EXPECT_REFUSAL(run_headq(ppl({"--ablate", "--kv", "nib2", "--kv", "nib3", "--calibrate",
+                                tiny_text_path()})),
+                 2, "--ablate takes one --kv");
+  EXPECT_REFUSAL(run_headq(ppl({"--ablate", "--kv", "kivi2", "--calibrate", tiny_text_path()})), 2,
+                 "--ablate takes codecs of nib, not kivi2/kivi2");
+}
+
 TEST(Ppl, JsonHoldsTheSameFigures) {
   const auto result =
       run_headq(ppl({"--chunks", "2", "--kv", "dense", "--kv", "kivi2", "--format", "json"}));
@@ -103,6 +157,9 @@ TEST(Ppl, RefusesBadUse) {
   EXPECT_REFUSAL(run_headq(ppl({"--kv", "kivi2", "kivi4"})), 2, "kivi4");
   EXPECT_REFUSAL(run_headq(ppl({"--kv", "kivi2", "--kv-layer", "x:dense"})), 2, "x");
   EXPECT_REFUSAL(run_headq(ppl({"--kv", "kivi2+hq4x4"})), 2, "kivi2+hq4x4 needs a profile");
+  EXPECT_REFUSAL(run_headq(ppl({"--kv", "nib2"})), 2, "nib2 needs a profile");
+  EXPECT_REFUSAL(run_headq(ppl({"--kv", "nib9"})), 2, "from 0.25 to 8");
+  EXPECT_REFUSAL(run_headq(ppl({"--kv", "nib2/nib2-last8"})), 2, "keys only");
   EXPECT_REFUSAL(run_headq(ppl({"--kv", "kivi2", "--window", "5000"})), 2, "5000");
   EXPECT_REFUSAL(run_headq(ppl({"--kv", "kivi2", "--format", "xml"})), 2, "xml");
   EXPECT_REFUSAL(run_headq(ppl({"--kv", "kivi2", "-t", "0"})), 2, "0");
@@ -183,6 +240,7 @@ TEST(CalibrateCommand, RefusesBadUseAndLeavesNothingBehind) {
   const std::string folder = empty_folder("nothing");
   const std::string out = folder + "/p.gguf";
   EXPECT_REFUSAL(run_headq(calibrate(out, {"--kv", "kivi5"})), 2, "kivi5");
+  EXPECT_REFUSAL(run_headq(calibrate(out, {"--kv", "nib0.1"})), 2, "nib0.1");
   EXPECT_REFUSAL(run_headq(calibrate(out, {"--chunks", "999"})), 2, "--chunks 999");
   EXPECT_REFUSAL(run_headq(calibrate(out, {"junk"})), 2, "junk");
   EXPECT_REFUSAL(run_headq(calibrate(out, {"-f", folder + "/missing.txt"})), 1, "missing.txt");
