@@ -1,22 +1,22 @@
-// Controls on a trained model: babyllama_tok105 of the data folder (HEADQ_DATA_DIR), a Llama of 0.9 M
-// weights that writes children's stories letter by letter. Skipped where the folder is not there.
+// Controls on a trained model: babyllama_tok105 of the data folder (HEADQ_DATA_DIR), a Llama of 0.9
+// M weights that writes children's stories letter by letter. Skipped where the folder is not there.
+#include <gguf.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <cmath>
-#include <cstdlib>
 #include <cstring>
 #include <fstream>
 #include <iterator>
 #include <memory>
 #include <random>
-
-#include <gguf.h>
+#include <stdexcept>
 
 #include "ggml/calibrated.h"
 #include "ggml/compare.h"
 #include "ggml/session.h"
 #include "models/tiny_gguf.h"
+#include "optional_data.h"
 
 namespace headq::testing {
 namespace {
@@ -108,10 +108,9 @@ class Trained : public ::testing::Test {
   static constexpr int kCalibrated = 10, kHeldOut = 6;
 
   static void SetUpTestSuite() {
-    const char* data = std::getenv("HEADQ_DATA_DIR");
-    if (data == nullptr || *data == '\0') return;
+    if (data_dir().empty()) return;
     const std::string path = scratch_dir() + "/babyllama.gguf";
-    Checkpoint(std::string(data) + "/models/babyllama_tok105/model5000.bin").convert(path);
+    Checkpoint(data_dir() + "/models/babyllama_tok105/model5000.bin").convert(path);
     model_ = std::make_unique<Model>(path, Backend::kHeadq);
     for (int i = 0; i < kCalibrated + kHeldOut; ++i) {
       texts_.push_back(story(*model_, static_cast<uint64_t>(i)));
@@ -119,9 +118,7 @@ class Trained : public ::testing::Test {
   }
   static void TearDownTestSuite() { model_.reset(); }
 
-  void SetUp() override {
-    if (model_ == nullptr) GTEST_SKIP() << "HEADQ_DATA_DIR is not set";
-  }
+  void SetUp() override { HEADQ_NEEDS_DATA_DIR(); }
 
   static std::string profile(const std::string& kv) {
     std::string name = kv;
@@ -138,7 +135,8 @@ class Trained : public ::testing::Test {
         return run(*model_, config, text, kContext).rows(kFirst, kContext);
       };
       sum += mean_kld(scored({.n_ctx = kContext}),
-                      scored({.kv = kv, .profile = profile, .n_ctx = kContext})) / kHeldOut;
+                      scored({.kv = kv, .profile = profile, .n_ctx = kContext})) /
+             kHeldOut;
     }
     return sum;
   }
