@@ -79,20 +79,26 @@ TEST(FitCodebook, ReportsTheErrorOfItsSamples) {
   EXPECT_NEAR(fitted.error, 8 * held_out_error(fitted.code, samples), 1e-6);
 }
 
-// Two nibbles of one coordinate are a fixed even grid of 256 steps over four root mean squares to
-// either side, or to the largest sample: step^2 / 12 = 8.1e-5 inside it, and what lies outside adds.
-TEST(FitCodebook, TwoNibblesOfACoordinateAreAnEvenGrid) {
-  const std::vector<NibbleCut> twice = {{0, 1}, {0, 1}};
-  const double error = held_out_error(fit_codebook(white(8192, 1, 6), twice, {}).code, white(8192, 1, 7));
-  EXPECT_GT(error, 0.7e-4);
-  EXPECT_LT(error, 2.2e-4);  // one nibble leaves 9.5e-3
+constexpr NibbleRole kCoarse = NibbleRole::kCoarse, kFine = NibbleRole::kFine;
+
+// Even grids of 256 steps over 4 root mean squares to either side, or of 64 over 3.35, or as far as the
+// largest sample: step^2 / 12 inside, and what lies outside adds.
+TEST(FitCodebook, GridsLeaveTheErrorOfTheirSteps) {
+  const std::vector<NibbleCut> one = {{0, 1, kCoarse}, {0, 1, kFine}};
+  const double fine = held_out_error(fit_codebook(white(8192, 1, 6), one, {}).code, white(8192, 1, 7));
+  EXPECT_GT(fine, 0.7e-4);  // 8.1e-5 for a reach of 4
+  EXPECT_LT(fine, 2.2e-4);
+  const std::vector<NibbleCut> two = {{0, 1, kCoarse}, {0, 2, kFine}, {1, 2, kCoarse}};
+  const double wide = held_out_error(fit_codebook(white(8192, 2, 6), two, {}).code, white(8192, 2, 7));
+  EXPECT_GT(wide, 0.9e-3);  // 9.1e-4
+  EXPECT_LT(wide, 1.3e-3);  // one nibble leaves 9.5e-3
 }
 
-// A nibble behind such a grid is searched together with it: the grid gives up some of its own
-// accuracy, which is below what it saves the next coordinate.
+// A nibble behind a grid is searched together with it: the grid gives up some of its own accuracy,
+// which is below what it saves the next coordinate.
 TEST(FitCodebook, AGridHelpsTheNibbleBehindIt) {
   const CodebookSamples train = white(8192, 2, 8), test = white(8192, 2, 9);
-  const std::vector<NibbleCut> cuts = {{0, 1}, {0, 1}, {1, 2}};
+  const std::vector<NibbleCut> cuts = {{0, 1, kCoarse}, {0, 1, kFine}, {1, 2}};
   EXPECT_LT(held_out_error(fit_codebook(train, cuts, {}).code, test),
             held_out_error(fit_codebook(train, cuts, {.trellis = false}).code, test));
 }
