@@ -93,7 +93,8 @@ TEST_F(With, HasADefaultThatUsesTheProfile) {
 }
 
 TEST_F(With, RefusesARateThatTheProfileDoesNotHold) {
-  for (const Args& options : {Args{"--kv", "nib2"}, Args{"--kv", "dense", "--kv-layer", "1:nib2"}}) {
+  for (const Args& options :
+       {Args{"--kv", "nib2"}, Args{"--kv", "dense", "--kv-layer", "1:nib2"}}) {
     Args args = {"--profile", profile_};
     args.insert(args.end(), options.begin(), options.end());
     EXPECT_REFUSAL(run(args, {server_, "-m", model_}), 1,

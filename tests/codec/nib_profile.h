@@ -7,8 +7,8 @@
 
 namespace headq::testing {
 
-// A profile of layer 0 with codes for the sides of kv that are nib. Every head has another number of
-// nibbles: keys two coordinates a nibble, values one.
+// A profile of layer 0 with codes for the sides of kv that are nib. Every head has another number
+// of nibbles: keys two coordinates a nibble, values one.
 inline Profile nib_profile(const LayerShape& shape, const std::string& kv) {
   const KvSpec spec = KvSpec::parse(kv);
   Profile profile;

@@ -118,8 +118,8 @@ TEST(Profile, HoldsTheCodesOfOneSideOrOfNone) {
 
 TEST(Profile, SaysWhichCodesItLacks) {
   const Profile p = sample_profile(), none = without_codes(sample_profile());
-  for (const char* served : {"nib2.5/nib2", "nib2.5-last8/nib2", "nib2.5/dense", "kivi2/nib2",
-                             "kivi2+hq4x4/kivi2"}) {
+  for (const char* served :
+       {"nib2.5/nib2", "nib2.5-last8/nib2", "nib2.5/dense", "kivi2/nib2", "kivi2+hq4x4/kivi2"}) {
     EXPECT_EQ(p.why_lacks(KvSpec::parse(served)), "") << served;
   }
   for (const char* lacking : {"nib2", "nib2.5/nib2.5", "nib2.5@random/nib2", "kivi2/nib1"}) {
@@ -161,12 +161,12 @@ TEST(Profile, CountsItsPayload) {
 TEST(Profile, WritesTheBytesOfVersion1) {
   const Bytes bytes = sample_bytes();
   EXPECT_EQ(Profile::kVersion, 1u);
-  EXPECT_EQ(bytes.size(), 5120u);
-  EXPECT_EQ(sha256_hex(bytes), "21edd7383d42898df9d2b339f918c7ecbdd1ab0c8e99fb1631f9de5e5f9e56f2");
+  EXPECT_EQ(bytes.size(), 13024u);
+  EXPECT_EQ(sha256_hex(bytes), "99e58854b6b1656ceff2c1912b02dd3a10826ae6e3f88cd5bdd1db4ef8043a95");
 }
 
-// All bits of pairs and tensor descriptions; of the data, which only the checksum guards, each ninth,
-// so that every position in a byte has its turn.
+// All bits of pairs and tensor descriptions; of the data, which only the checksum guards, each
+// ninth, so that every position in a byte has its turn.
 TEST(Profile, RejectsFlippedBits) {
   Bytes bytes = sample_bytes();
   const size_t data = static_cast<size_t>(
@@ -284,16 +284,18 @@ TEST(Profile, ChecksTheCodesOfNib) {
       std::copy(to.begin(), to.end(), bytes.begin() + static_cast<ptrdiff_t>(find(bytes, from)));
     });
   };
-  for (const char* name : {"sizes", "mean", "analysis", "synthesis", "reach", "scale", "codebook",
-                           "errors"}) {
+  for (const char* name :
+       {"sizes", "mean", "analysis", "synthesis", "reach", "scale", "codebook", "errors"}) {
     const std::string tensor = std::string("blk.2.key_nib.") + name;
     EXPECT_ERROR(parse(text(tensor, "B")), ErrorCode::kCorrupt, "it has no tensor " + tensor);
     // Behind the name: number of dimensions, two sizes of 8 bytes, type.
     const auto describe = [&](size_t offset, uint8_t value) {
-      return planted([&](Bytes& bytes) { bytes[find(bytes, tensor) + tensor.size() + offset] = value; });
+      return planted(
+          [&](Bytes& bytes) { bytes[find(bytes, tensor) + tensor.size() + offset] = value; });
     };
     const uint8_t columns = sample_bytes()[find(sample_bytes(), tensor) + tensor.size() + 4];
-    EXPECT_ERROR(parse(describe(4, static_cast<uint8_t>(columns - 1))), ErrorCode::kCorrupt, "blk.2.key_nib");
+    EXPECT_ERROR(parse(describe(4, static_cast<uint8_t>(columns - 1))), ErrorCode::kCorrupt,
+                 "blk.2.key_nib");
   }
   // sizes: [heads][nibbles, coordinates]; 3 and 4 nibbles in the heads of layer 0.
   EXPECT_ERROR(parse(i32("blk.0.key_nib.sizes", 0, 0)), ErrorCode::kCorrupt,
@@ -328,13 +330,15 @@ TEST(Profile, ChecksTheCodesOfNib) {
   const int32_t kTooLarge = 0x7f000000, kNegative = static_cast<int32_t>(0xbf800000u);
   EXPECT_ERROR(parse(i32("blk.2.value_nib.errors", 0, kTooLarge)), ErrorCode::kCorrupt,
                "blk.2.value_nib of head 0 expects an error of");
-  EXPECT_ERROR(parse(i32("blk.2.value_nib.errors", 0, kNegative)), ErrorCode::kCorrupt, "an error of -1");
+  EXPECT_ERROR(parse(i32("blk.2.value_nib.errors", 0, kNegative)), ErrorCode::kCorrupt,
+               "an error of -1");
   EXPECT_ERROR(parse(i32("blk.2.value_nib.errors", 1, 0x7f800000)), ErrorCode::kCorrupt, "of inf");
   EXPECT_ERROR(parse(text("nib2.5/nib2", "nib2.0/nib2")), ErrorCode::kCorrupt,
                "codecs 'nib2.0/nib2' are not what a profile holds");
   EXPECT_ERROR(parse(text("nib2.5/nib2", "nib2.5/nibs")), ErrorCode::kCorrupt, "nibs");
   // Codes that the text does not name are tensors too many, and the other way round.
-  EXPECT_ERROR(parse(text("nib2.5/nib2", "dense/dense")), ErrorCode::kCorrupt, "tensors for 2 layers");
+  EXPECT_ERROR(parse(text("nib2.5/nib2", "dense/dense")), ErrorCode::kCorrupt,
+               "tensors for 2 layers");
 }
 
 // One broken law each; save must refuse, and the file must not appear.
@@ -395,7 +399,8 @@ TEST(Profile, SavesNothingThatItWouldNotLoad) {
       {"value_nib of head 1 holds a number that is not finite",
        [](Profile& p) { p.heads[1].value_nib.scale[0] = NAN; }},
       {"not finite", [](Profile& p) { p.heads[0].key_nib.synthesis[3] = -INFINITY; }},
-      {"key_nib of head 0 expects an error of nan", [](Profile& p) { p.heads[0].key_nib.error = NAN; }},
+      {"key_nib of head 0 expects an error of nan",
+       [](Profile& p) { p.heads[0].key_nib.error = NAN; }},
       {"expects an error of", [](Profile& p) { p.heads[0].key_nib.power = 0.0f; }},
   };
   for (const Fault& fault : kFaults) {

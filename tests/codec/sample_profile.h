@@ -27,8 +27,8 @@ inline std::vector<float> halves(int n, float scale) {
   return out;
 }
 
-// A code whose numbers are exact on every machine: nibble g reaches coordinates g and g + 1 as far as
-// there are any, coordinate c is channel c, stretched by powers of two.
+// A code whose numbers are exact on every machine: nibble g reaches coordinates g and g + 1 as far
+// as there are any, coordinate c is channel c, stretched by powers of two.
 inline NibCode plain_nib(int d, int n_nibbles, float scale) {
   NibCode code;
   code.mean.assign(static_cast<size_t>(d), 0.5f * scale);

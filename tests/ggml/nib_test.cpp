@@ -19,8 +19,9 @@ using ::testing::HasSubstr;
 constexpr const char* kNib = "nib2.5/nib2";
 constexpr int kTokens = 400;
 constexpr int kPrompt = 380;  // the rest is decoded one by one
-// Sliding windows end within the 400 tokens, but not within the 230 whose state is saved: a state has
-// no rows from before the window, and what comes first in it is then kept dense in place of sinks.
+// Sliding windows end within the 400 tokens, but not within the 230 whose state is saved: a state
+// has no rows from before the window, and what comes first in it is then kept dense in place of
+// sinks.
 constexpr int kWindow = 256;
 
 std::vector<int32_t> concat(std::vector<int32_t> a, const std::vector<int32_t>& b) {
@@ -44,7 +45,9 @@ class Calibrated {
 
   const Model& model() const { return model_; }
   const std::string& profile() const { return profile_; }
-  SessionConfig config(const std::string& kv = kNib) const { return {.kv = kv, .profile = profile_}; }
+  SessionConfig config(const std::string& kv = kNib) const {
+    return {.kv = kv, .profile = profile_};
+  }
   double kld(const SessionConfig& session) const {
     return mean_kld(dense_, run(model_, session, tokens_, kPrompt));
   }
@@ -77,7 +80,8 @@ TEST_P(NibFamily, DoesLessDamageThanMinMaxAtTheSameBits) {
 }
 
 TEST_P(NibFamily, SubtractingTheLastNibblesHurts) {
-  EXPECT_GT(calibrated().kld(calibrated().config("nib2.5-last8/nib2")), 1.5 * calibrated().kld(nib()));
+  EXPECT_GT(calibrated().kld(calibrated().config("nib2.5-last8/nib2")),
+            1.5 * calibrated().kld(nib()));
 }
 
 TEST_P(NibFamily, RestoredStatesContinueWithTheSameBits) {
@@ -176,7 +180,8 @@ TEST(Nib, PackedBytesAreItsRate) {
   Session session(llama.model(), config);
   session.feed(tiny_tokens(256, 1));
   const headq_stats stats = session.stats();
-  const double bits = 8.0 * static_cast<double>(stats.packed_bytes) / static_cast<double>(stats.packed_elements);
+  const double bits =
+      8.0 * static_cast<double>(stats.packed_bytes) / static_cast<double>(stats.packed_elements);
   EXPECT_DOUBLE_EQ(bits, (2.5 + 2.0) / 2);
 }
 

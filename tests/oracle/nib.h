@@ -36,11 +36,13 @@ inline std::vector<double> nib_row(const Nib& code, const std::vector<double>& x
   const size_t n_coords = code.n_coords(), n_nibbles = code.n_nibbles();
   std::vector<double> y(n_coords, 0.0);
   for (size_t c = 0; c < n_coords; ++c) {
-    for (size_t i = 0; i < code.d(); ++i) y[c] += code.analysis[c * code.d() + i] * (x[i] - code.mean[i]);
+    for (size_t i = 0; i < code.d(); ++i)
+      y[c] += code.analysis[c * code.d() + i] * (x[i] - code.mean[i]);
   }
   std::vector<size_t> first_term(1, 0);
   for (size_t g = 0; g < n_nibbles; ++g) {
-    first_term.push_back(first_term.back() + static_cast<size_t>(code.reach[2 * g + 1] - code.reach[2 * g]));
+    first_term.push_back(first_term.back() +
+                         static_cast<size_t>(code.reach[2 * g + 1] - code.reach[2 * g]));
   }
   std::vector<double> cost(16, 0.0);
   std::vector<std::vector<size_t>> before(n_nibbles, std::vector<size_t>(16, 0));

@@ -79,8 +79,8 @@ TEST(Ppl, PrintsOneRowForEachSpecUnderTheDenseOne) {
 
 TEST(Ppl, TakesTheCodesThatCalibrateFitsByDefault) {
   const auto result = run_headq(
-      ppl({"--chunks", "1", "--kv", "nib2.5/nib2", "--kv", "nib2.5-last8/nib2", "--kv", "nib2.5/dense",
-           "--sinks", "0", "--profile", profile_path(), "--format", "json"}));
+      ppl({"--chunks", "1", "--kv", "nib2.5/nib2", "--kv", "nib2.5-last8/nib2", "--kv",
+           "nib2.5/dense", "--sinks", "0", "--profile", profile_path(), "--format", "json"}));
   ASSERT_EQ(result.exit_code, 0) << result.err;
   const auto json = nlohmann::json::parse(result.out);
   ASSERT_EQ(json["rows"].size(), 3u);
@@ -98,9 +98,10 @@ TEST(Ppl, ARateThatTheProfileDoesNotHoldIsRefused) {
   const auto attempt = [](const std::string& kv) {
     return run_headq(ppl({"--kv", kv, "--profile", profile_path()}));
   };
-  EXPECT_REFUSAL(attempt("nib2"), 1,
-                 "the profile holds nib2.5/nib2, not nib2/nib2: headq calibrate --kv nib2/nib2 makes "
-                 "one that does");
+  EXPECT_REFUSAL(
+      attempt("nib2"), 1,
+      "the profile holds nib2.5/nib2, not nib2/nib2: headq calibrate --kv nib2/nib2 makes "
+      "one that does");
   EXPECT_REFUSAL(attempt("nib2.5@random/nib2"), 1, "holds nib2.5/nib2, not nib2.5@random/nib2");
   EXPECT_REFUSAL(attempt("kivi2/nib3"), 1, "holds nib2.5/nib2, not kivi2/nib3");
 }
@@ -123,9 +124,9 @@ TEST(Ppl, AblatesFromOneCalibration) {
 
 TEST(Ppl, RefusesAblationsOfNothing) {
   EXPECT_REFUSAL(run_headq(ppl({"--ablate", "--kv", "nib2"})), 2, "--calibrate TEXT");
-  EXPECT_REFUSAL(run_headq(ppl({"--ablate", "--kv", "nib2", "--kv", "nib3", "--calibrate",
-                                tiny_text_path()})),
-                 2, "--ablate takes one --kv");
+  EXPECT_REFUSAL(
+      run_headq(ppl({"--ablate", "--kv", "nib2", "--kv", "nib3", "--calibrate", tiny_text_path()})),
+      2, "--ablate takes one --kv");
   EXPECT_REFUSAL(run_headq(ppl({"--ablate", "--kv", "kivi2", "--calibrate", tiny_text_path()})), 2,
                  "--ablate takes codecs of nib, not kivi2/kivi2");
 }
