@@ -59,6 +59,28 @@ TEST(Inspect, GivesAProfileAsJson) {
   EXPECT_EQ(head["query_spectrum"].size(), 16u);
 }
 
+TEST(Inspect, ShowsTheCodesOfAProfile) {
+  const TempDir dir;
+  const Profile profile = sample_profile();
+  profile.save(dir.file("p.gguf"));
+  testing::without_codes(profile).save(dir.file("none.gguf"));
+  const auto result = run_headq({"inspect", dir.file("p.gguf"), "--format", "json"});
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  const auto json = nlohmann::json::parse(result.out);
+  EXPECT_EQ(json["nib"], "nib2.5/nib2");
+  // Keys: 3, 4 and 6 nibbles of 4 bits for 16, 16 and 24 channels.
+  EXPECT_NEAR(json["key_bits"], 4.0 * 13 / 56, 1e-9);
+  EXPECT_NEAR(json["value_bits"], 4.0 * 10 / 80, 1e-9);
+  const auto& head = json["layers"][0]["heads"][1];
+  EXPECT_EQ(head["key_nib"]["nibbles"], 4);
+  EXPECT_EQ(head["key_nib"]["coordinates"], 4);
+  EXPECT_EQ(head["key_nib"]["bits"], 1.0);
+  EXPECT_EQ(head["value_nib"]["nibbles"], 3);
+  EXPECT_EQ(head["value_nib"]["bits"], 0.375);
+  EXPECT_NE(run_headq({"inspect", dir.file("p.gguf")}).out.find("nib2.5/nib2"), std::string::npos);
+  EXPECT_EQ(run_headq({"inspect", dir.file("none.gguf")}).out.find("nib"), std::string::npos);
+}
+
 TEST(Inspect, ShowsAModel) {
   const TempDir dir;
   FakeModel model;

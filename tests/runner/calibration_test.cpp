@@ -195,9 +195,9 @@ TEST(Calibrate, OneCalibrationServesManyCodes) {
     KvSpec fitted = spec;
     fitted.k.wrong_sign = 0;
     calibration.profile(nib_options(fitted.to_string().c_str())).save(path);
-    CacheCandidate candidate{kv, {}, path};
-    candidate.cache.kv = spec;
-    candidates.push_back(candidate);
+    CacheSpec cache;
+    cache.kv = spec;
+    candidates.push_back({kv, cache, path});
   }
   const auto report = measure_perplexity(model(), tiny_chunks(model(), 512), candidates,
                                          {.n_chunks = 3, .n_threads = 2});

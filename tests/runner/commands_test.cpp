@@ -107,8 +107,10 @@ TEST(Ppl, ARateThatTheProfileDoesNotHoldIsRefused) {
 }
 
 TEST(Ppl, AblatesFromOneCalibration) {
-  const auto result = run_headq(ppl({"--chunks", "1", "--ablate", "--kv", "nib2", "--calibrate",
-                                     tiny_text_path(), "--format", "json"}));
+  const std::string text = scratch_file("ablation.txt", testing::tiny_text(600, 6));
+  const auto result = run_headq(
+      ppl({"--chunks", "1", "--ablate", "--kv", "nib2", "--calibrate", text, "--format", "json"}),
+      {"OMP_WAIT_POLICY=passive"});
   ASSERT_EQ(result.exit_code, 0) << result.err;
   const auto json = nlohmann::json::parse(result.out);
   std::map<std::string, double> kld;
@@ -237,11 +239,25 @@ TEST(CalibrateCommand, MixesTextsAndNamesThem) {
   EXPECT_NE(shown.find("second.txt"), std::string::npos) << shown;
 }
 
+TEST(CalibrateCommand, SplitsATotalRateBetweenTheSides) {
+  const std::string out = empty_folder("split") + "/p.gguf";
+  const auto result = run_headq(calibrate(out, {"--kv", "auto:2"}));
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_NE(result.out.find("2 bits are best split as nib"), std::string::npos) << result.out;
+  const auto json = nlohmann::json::parse(run_headq({"inspect", out, "--format", "json"}).out);
+  // Keys and values of the tiny model have as many elements.
+  EXPECT_DOUBLE_EQ(json["key_bits"].get<double>() + json["value_bits"].get<double>(), 4.0);
+  const std::string kv = json["nib"];
+  EXPECT_EQ(run_headq(ppl({"--chunks", "1", "--kv", kv, "--profile", out})).exit_code, 0);
+}
+
 TEST(CalibrateCommand, RefusesBadUseAndLeavesNothingBehind) {
   const std::string folder = empty_folder("nothing");
   const std::string out = folder + "/p.gguf";
   EXPECT_REFUSAL(run_headq(calibrate(out, {"--kv", "kivi5"})), 2, "kivi5");
   EXPECT_REFUSAL(run_headq(calibrate(out, {"--kv", "nib0.1"})), 2, "nib0.1");
+  EXPECT_REFUSAL(run_headq(calibrate(out, {"--kv", "nib2-last8"})), 2, "nib2-last8/nib2");
+  EXPECT_REFUSAL(run_headq(calibrate(out, {"--kv", "auto:9"})), 2, "from 0.25 to 8");
   EXPECT_REFUSAL(run_headq(calibrate(out, {"--chunks", "999"})), 2, "--chunks 999");
   EXPECT_REFUSAL(run_headq(calibrate(out, {"junk"})), 2, "junk");
   EXPECT_REFUSAL(run_headq(calibrate(out, {"-f", folder + "/missing.txt"})), 1, "missing.txt");
