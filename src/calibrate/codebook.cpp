@@ -167,15 +167,17 @@ class CodebookFit {
 
   // fine: the grid's fine nibble.
   Grid grid_of(int coord, size_t fine) const {
-    double square = 0.0, largest = 0.0;
+    double square = 0.0, weight = 0.0, largest = 0.0;
     for (size_t i = 0; i < samples_.n(); ++i) {
       const double x = samples_.row(i)[coord];
-      square += x * x;
+      if (samples_.weights[i] <= 0.0f) continue;
+      square += samples_.weights[i] * x * x;
+      weight += samples_.weights[i];
       largest = std::max(largest, std::abs(x));
     }
     const bool of_two = cuts_[fine].end - cuts_[fine].first == 2;
     const double reach = (of_two ? kGridOfTwoReach : kGridOfOneReach) *
-                         std::sqrt(square / static_cast<double>(samples_.n()));
+                         std::sqrt(square / std::max(weight, 1e-30));
     return {2.0 * std::min(largest, reach) / kStates, of_two ? 4 : 16};
   }
 
@@ -215,20 +217,20 @@ class CodebookFit {
         distance[j] = std::min(distance[j], nearest(last, dims, points.data() + j * dims).second);
       }
     };
-    add(random.below(n));
-    while (means.size() < kStates * dims) {
+    // A point drawn with the odds of weight times squared distance to the means there are.
+    const auto draw = [&](const auto& odds) {
       double total = 0.0;
-      for (size_t j = 0; j < n; ++j) total += distance[j] * samples_.weights[j];
+      for (size_t j = 0; j < n; ++j) total += odds(j);
       double target = random.uniform() * total;
-      size_t pick = n - 1;
       for (size_t j = 0; j < n && total > 0.0; ++j) {
-        target -= distance[j] * samples_.weights[j];
-        if (target <= 0.0) {
-          pick = j;
-          break;
-        }
+        target -= odds(j);
+        if (target <= 0.0) return j;
       }
-      add(pick);
+      return n - 1;
+    };
+    add(draw([&](size_t j) { return static_cast<double>(samples_.weights[j]); }));
+    while (means.size() < kStates * dims) {
+      add(draw([&](size_t j) { return distance[j] * samples_.weights[j]; }));
     }
     for (int turn = 0; turn < kMeansIterations; ++turn) {
       std::vector<double> sum(kStates * dims, 0.0), weight(kStates, 0.0);

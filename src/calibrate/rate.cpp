@@ -115,6 +115,7 @@ std::vector<NibbleCut> RateCurve::cut(int n) const {
     i = choice == kGridOfOne ? i + 1 : out.back().end;
     left = static_cast<size_t>(n) - out.size();
   }
+  if (out.empty() && n > 0) out.push_back({0, 1});  // nothing varies, but a code has a nibble
   return out;
 }
 

@@ -33,10 +33,28 @@ struct CalibrateArguments {
 
 constexpr std::string_view kAuto = "auto:";
 
-// The rate of "auto:<rate>", or nothing for other codecs.
+// The rate of "auto:<rate>", or nothing for other codecs. Throws Error(kInvalidArgument).
 std::optional<double> auto_rate(const std::string& kv) {
   if (!kv.starts_with(kAuto)) return std::nullopt;
-  return CodecSpec::parse("nib" + kv.substr(kAuto.size())).rate;
+  const std::string rate = kv.substr(kAuto.size());
+  if (rate.empty() || rate.find_first_not_of("0123456789.") != std::string::npos) {
+    throw Error(ErrorCode::kInvalidArgument,
+                fmt::format("--kv {}: a number of bits from {} to {} belongs behind auto:", kv,
+                            kMinRate, kMaxRate));
+  }
+  return CodecSpec::parse("nib" + rate).rate;
+}
+
+// The codecs to fit; those of a total rate that is split stand for both sides. Throws
+// Error(kInvalidArgument).
+KvSpec asked_codecs(const std::string& kv) {
+  const std::optional<double> total = auto_rate(kv);
+  const KvSpec spec = KvSpec::parse(total ? fmt::format("nib{}", *total) : kv);
+  if (spec.k.wrong_sign != 0) {
+    throw Error(ErrorCode::kInvalidArgument,
+                fmt::format("--kv {}: '-last' is for reading a profile, not for making one", kv));
+  }
+  return spec;
 }
 
 struct Texts {
@@ -74,7 +92,7 @@ Profile make_profile(const Model& model, const CalibrateArguments& args) {
   const Texts texts = read_texts(model, args);
   std::optional<Progress> fit_progress;
   NibOptions nib = nib_options(args, fit_progress);
-  nib.kv = KvSpec::parse(total ? fmt::format("nib{}", *total) : args.kv);
+  nib.kv = asked_codecs(args.kv);
   std::optional<Progress> progress("calibrate");
   const Calibration calibration(
       model, texts.chunked,
@@ -97,7 +115,7 @@ Profile make_profile(const Model& model, const CalibrateArguments& args) {
 }
 
 void run_calibrate(const CalibrateArguments& args) {
-  if (!auto_rate(args.kv)) KvSpec::parse(args.kv);
+  asked_codecs(args.kv);
   check_writable(args.output);
   const Model model = Model::load(args.model, Device::kPlugin);
   const Profile profile = make_profile(model, args);

@@ -67,7 +67,7 @@ Policy make_policy(const WithArguments& args) {
   const Environment env = Environment::read();
   const std::string profile = args.profile.value_or(env.profile);
   std::string kv = args.kv.value_or(env.kv);
-  if (kv.empty()) kv = default_codecs(profile);
+  if (!args.kv && kv.empty()) kv = default_codecs(profile);
 
   Policy policy;
   policy.kv_layer = args.kv_layer.value_or(env.kv_layer);

@@ -162,6 +162,20 @@ TEST(FitNib, SameWhateverTheNumberOfThreads) {
   }
 }
 
+// A head whose keys and values never change has nothing to code, but its code must be one.
+TEST(FitNib, AHeadWithoutVarianceIsCodedExactly) {
+  Text text(11, 1.0f);
+  for (int i = 0; i < kRows; ++i) {
+    for (int c = 0; c < kDim; ++c) {
+      text.k[static_cast<size_t>(2 * i * kDim + c)] = text.v[static_cast<size_t>(2 * i * kDim + c)] = 0.5f;
+    }
+  }
+  const Profile profile = fitted(text, nib("nib2/nib2"), 512);
+  EXPECT_EQ(profile.heads[0].key_nib.n_nibbles(), 1);
+  EXPECT_NEAR(score_error(profile, text, 0), 0.0, 1e-9);
+  EXPECT_GT(profile.heads[1].key_nib.n_nibbles(), 8);
+}
+
 TEST(FitNib, NeedsSamples) {
   const Text text(10, 1.0f);
   Calibrator calibrator;
