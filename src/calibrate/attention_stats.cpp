@@ -113,7 +113,6 @@ int visible_end(const HeadAttention& head, int row) {
 
 AttentionStats::AttentionStats(const HeadAttention& head, int sinks, int lag)
     : query_fisher(static_cast<size_t>(head.n_rows), 0.0f),
-      query_squares(static_cast<size_t>(head.n_rows), 0.0f),
       key_weight(static_cast<size_t>(head.n_rows), 0.0f),
       value_weight(static_cast<size_t>(head.n_rows), 0.0f) {
   std::vector<float> q(static_cast<size_t>(kRows * head.d));
@@ -139,8 +138,7 @@ AttentionStats::AttentionStats(const HeadAttention& head, int sinks, int lag)
       const int n_packed = std::min(n, first + r - lag + 1) - sinks;
       if (n_packed <= 0) continue;
       const Sums packed = sums(row + sinks, n_packed);
-      query_squares[i] = static_cast<float>(packed.second * unit * unit);
-      query_fisher[i] = static_cast<float>(packed.first * unit) - query_squares[i];
+      query_fisher[i] = static_cast<float>(packed.first * unit - packed.second * unit * unit);
       add_weights(row + sinks, n_packed, static_cast<float>(unit), key_weight.data() + sinks,
                   value_weight.data() + sinks);
     }

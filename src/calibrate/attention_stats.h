@@ -23,10 +23,9 @@ struct HeadAttention {
 // How much the softmax p_ij of query i feels errors of token j's score and value, over the tokens
 // that the cache holds packed: not the first `sinks`, and not the `lag` newest, which are read dense.
 struct AttentionStats {
-  std::vector<float> query_fisher;   // [n_rows] sum_j p_ij (1 - p_ij): 0 for a query that is decided
-  std::vector<float> query_squares;  // [n_rows] sum_j p_ij^2
-  std::vector<float> key_weight;     // [n_rows] sum_i p_ij (1 - p_ij)
-  std::vector<float> value_weight;   // [n_rows] sum_i p_ij^2
+  std::vector<float> query_fisher;  // [n_rows] sum_j p_ij (1 - p_ij): 0 for a query that is decided
+  std::vector<float> key_weight;    // [n_rows] sum_i p_ij (1 - p_ij)
+  std::vector<float> value_weight;  // [n_rows] sum_i p_ij^2
 
   // Half of the queries take part, four in a row and the next four not; the others have weight 0.
   // Cost: O(n_rows^2 d).

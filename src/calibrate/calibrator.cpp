@@ -56,9 +56,9 @@ struct WeightedMoment {
 
 struct Head {
   Moments q, k, v;
-  WeightedMoment fisher, squares;  // queries by AttentionStats::query_fisher and query_squares
+  WeightedMoment fisher;  // queries by AttentionStats::query_fisher
 
-  Head(int d_k, int d_v) : q(d_k), k(d_k), v(d_v), fisher(d_k), squares(d_k) {}
+  Head(int d_k, int d_v) : q(d_k), k(d_k), v(d_v), fisher(d_k) {}
 };
 
 std::vector<float> to_floats(const Vector& v) {
@@ -146,8 +146,7 @@ std::vector<NibHead> Calibrator::nib_heads() const {
       heads.push_back({.samples = &layer->samples[h],
                        .scale = layer->scale,
                        .second = head.q.second(),
-                       .fisher = head.fisher.mean(n),
-                       .squares = head.squares.mean(n)});
+                       .fisher = head.fisher.mean(n)});
     }
   }
   return heads;
@@ -223,7 +222,6 @@ void Calibrator::observe(const Observation& o) {
                                  skip, options_.lag);
       const Rows q = view(o.q, n_head * d_k, q_head * d_k, d_k);
       head.fisher.add(q, std::span(stats.query_fisher).subspan(first));
-      head.squares.add(q, std::span(stats.query_squares).subspan(first));
       for (size_t i = 0; i < rows; ++i) {
         key_weight[i] += stats.key_weight[i];
         value_weight[i] += stats.value_weight[i];

@@ -13,9 +13,8 @@ namespace headq {
 struct NibHead {
   const TokenSamples* samples = nullptr;
   double scale = 1.0;       // of logits
-  Eigen::MatrixXd second;   // E[q q^T]
-  Eigen::MatrixXd fisher;   // E[w q q^T], w = sum_j p_ij (1 - p_ij)
-  Eigen::MatrixXd squares;  // E[w q q^T], w = sum_j p_ij^2
+  Eigen::MatrixXd second;  // E[q q^T]
+  Eigen::MatrixXd fisher;  // E[w q q^T], w = sum_j p_ij (1 - p_ij)
 };
 
 // Fits the codes of all heads and puts them into profiles [heads].

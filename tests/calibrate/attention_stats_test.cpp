@@ -34,10 +34,10 @@ struct Chunk {
 
 // The same sums from their definition, in double.
 struct Naive {
-  std::vector<double> query_fisher, query_squares, key_weight, value_weight;
+  std::vector<double> query_fisher, key_weight, value_weight;
 
   Naive(const HeadAttention& head, const Chunk& chunk, int sinks, int lag)
-      : query_fisher(kRows), query_squares(kRows), key_weight(kRows), value_weight(kRows) {
+      : query_fisher(kRows), key_weight(kRows), value_weight(kRows) {
     // Four queries take part, the next four do not.
     for (int i = sinks + lag; i < kRows; ++i) {
       if ((i - sinks - lag) % 8 >= 4) continue;
@@ -60,7 +60,6 @@ struct Naive {
         const size_t a = static_cast<size_t>(i), b = static_cast<size_t>(j);
         const double x = p[b] / sum;
         query_fisher[a] += x * (1 - x);
-        query_squares[a] += x * x;
         key_weight[b] += x * (1 - x);
         value_weight[b] += x * x;
       }
@@ -77,7 +76,6 @@ void expect_like_naive(const HeadAttention& head, const Chunk& chunk, int sinks,
   const AttentionStats stats(head, sinks, lag);
   const Naive naive(head, chunk, sinks, lag);
   expect_near(stats.query_fisher, naive.query_fisher);
-  expect_near(stats.query_squares, naive.query_squares);
   expect_near(stats.key_weight, naive.key_weight);
   expect_near(stats.value_weight, naive.value_weight);
 }
@@ -119,7 +117,6 @@ TEST(AttentionStats, ADecidedQueryHasNoFisherWeight) {
     if (i % 8 >= 4) continue;
     ++n_queries;
     EXPECT_NEAR(stats.query_fisher[static_cast<size_t>(i)], 0.0f, 1e-6f);
-    EXPECT_NEAR(stats.query_squares[static_cast<size_t>(i)], 1.0f, 1e-6f);
   }
   EXPECT_NEAR(stats.value_weight[5], n_queries, 1e-4f);
   EXPECT_NEAR(stats.key_weight[5], 0.0f, 1e-4f);
