@@ -256,7 +256,7 @@ TEST(CalibrateCommand, RefusesBadUseAndLeavesNothingBehind) {
   const std::string out = folder + "/p.gguf";
   EXPECT_REFUSAL(run_headq(calibrate(out, {"--kv", "kivi5"})), 2, "kivi5");
   EXPECT_REFUSAL(run_headq(calibrate(out, {"--kv", "nib0.1"})), 2, "nib0.1");
-  EXPECT_REFUSAL(run_headq(calibrate(out, {"--kv", "nib2-last8"})), 2, "nib2-last8/nib2");
+  EXPECT_REFUSAL(run_headq(calibrate(out, {"--kv", "nib2-last8"})), 2, "nib2-last8");
   EXPECT_REFUSAL(run_headq(calibrate(out, {"--kv", "auto:9"})), 2, "from 0.25 to 8");
   EXPECT_REFUSAL(run_headq(calibrate(out, {"--chunks", "999"})), 2, "--chunks 999");
   EXPECT_REFUSAL(run_headq(calibrate(out, {"junk"})), 2, "junk");
