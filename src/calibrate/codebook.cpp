@@ -6,6 +6,7 @@
 #include <cmath>
 #include <limits>
 
+#include "codec/nib_codec.h"
 #include "codec/trellis.h"
 #include "core/random.h"
 
@@ -342,13 +343,7 @@ FittedCodebook fit_codebook(const CodebookSamples& samples, std::span<const Nibb
   FittedCodebook out;
   out.code.reach = fit.reach();
   quantise(fit.table(), out.code);
-  fit.set_table([&] {
-    std::vector<float> table;
-    for (size_t i = 0; i < out.code.codebook.size(); ++i) {
-      table.push_back(out.code.scale[i / kStates] * static_cast<float>(out.code.codebook[i]));
-    }
-    return table;
-  }());
+  fit.set_table(nib_table(out.code));
   out.error = fit.code(samples.n());
   return out;
 }

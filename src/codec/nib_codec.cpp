@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "codec/dot.h"
 #include "codec/nib_file.h"
 #include "codec/nibbles.h"
 #include "headq/error.h"
@@ -29,14 +30,15 @@ std::vector<float> nib_table(const NibCode& code) {
 
 NibCodec::NibCodec(int head_dim, const NibCode& code, int wrong_sign)
     : head_dim_(head_dim),
-      code_(checked(code, head_dim)),
+      mean_(checked(code, head_dim).mean),
+      synthesis_(code.synthesis),
       trellis_(code.n_coords(), code.reach, nib_table(code)),
       stride_(padded(trellis_.n_coords())) {
   const size_t d = static_cast<size_t>(head_dim), n = static_cast<size_t>(trellis_.n_coords());
   columns_.assign(d * static_cast<size_t>(stride_), 0.0f);
   for (size_t c = 0; c < n; ++c) {
     for (size_t i = 0; i < d; ++i) {
-      columns_[i * static_cast<size_t>(stride_) + c] = code_.analysis[c * d + i];
+      columns_[i * static_cast<size_t>(stride_) + c] = code.analysis[c * d + i];
     }
   }
   layout_.n_groups = trellis_.n_nibbles();
@@ -49,12 +51,12 @@ NibCodec::NibCodec(int head_dim, const NibCode& code, int wrong_sign)
       const size_t term = static_cast<size_t>(i);
       value_terms_.group.push_back(g);
       value_terms_.coord.push_back(trellis_.coords()[term]);
-      value_terms_.scale.push_back(sign * code_.scale[term]);
+      value_terms_.scale.push_back(sign * code.scale[term]);
     }
   }
-  value_terms_.table = code_.codebook;
-  for (size_t i = 0; i < code_.codebook.size(); ++i) {
-    patterns_.push_back(value_terms_.scale[i / 16] * static_cast<float>(code_.codebook[i]));
+  value_terms_.table = code.codebook;
+  for (size_t i = 0; i < code.codebook.size(); ++i) {
+    patterns_.push_back(value_terms_.scale[i / 16] * static_cast<float>(code.codebook[i]));
   }
   value_terms_.group.push_back(0);
   value_terms_.coord.push_back(trellis_.n_coords());
@@ -72,7 +74,7 @@ void NibCodec::encode(const float* rows, uint64_t valid, uint8_t* block) const {
   for (int t = 0; t < kBlockTokens; ++t) {
     if ((valid >> t & 1) == 0) continue;
     for (int i = 0; i < head_dim_; ++i) {
-      x[i] = finite_half(rows[t * head_dim_ + i]) - code_.mean[static_cast<size_t>(i)];
+      x[i] = finite_half(rows[t * head_dim_ + i]) - mean_[static_cast<size_t>(i)];
     }
     trellis_.kernels().transform(columns_.data(), head_dim_, stride_, x, y);
     trellis_.encode(y, nibbles);
@@ -87,28 +89,17 @@ void NibCodec::decode(const uint8_t* block, int t, float* row) const {
     nibbles[g] = static_cast<uint8_t>(get_nibble(block, g, t));
   }
   trellis_.decode(nibbles, y);
-  std::copy(code_.mean.begin(), code_.mean.end(), row);
-  for (int c = 0; c < trellis_.n_coords(); ++c) {
-    const float* direction = code_.synthesis.data() + c * head_dim_;
-    for (int i = 0; i < head_dim_; ++i) row[i] += y[c] * direction[i];
-  }
+  std::copy(mean_.begin(), mean_.end(), row);
+  add_synthesis(y, row);
 }
 
 float NibCodec::analyse(const float* q, float* coef, float* zero_coef) const {
   zero_coef[0] = 0.0f;
-  const auto dot = [this, q](const float* row) {
-    float sum[8] = {};
-    int i = 0;
-    for (; i + 8 <= head_dim_; i += 8) {
-      for (int l = 0; l < 8; ++l) sum[l] += q[i + l] * row[i + l];
-    }
-    for (; i < head_dim_; ++i) sum[0] += q[i] * row[i];
-    return ((sum[0] + sum[4]) + (sum[1] + sum[5])) + ((sum[2] + sum[6]) + (sum[3] + sum[7]));
-  };
+  const size_t d = mean_.size();
   for (int c = 0; c < trellis_.n_coords(); ++c) {
-    coef[c] = dot(code_.synthesis.data() + c * head_dim_);
+    coef[c] = dot(q, synthesis_.data() + c * head_dim_, d);
   }
-  return dot(code_.mean.data());
+  return dot(q, mean_.data(), d);
 }
 
 float NibCodec::term_coefficients(const float* coef, const float*, float* c) const {
@@ -119,10 +110,15 @@ float NibCodec::term_coefficients(const float* coef, const float*, float* c) con
 
 void NibCodec::synthesise(const float* acc, float* out) const {
   const float weight = acc[trellis_.n_coords()];
-  for (int i = 0; i < head_dim_; ++i) out[i] += weight * code_.mean[static_cast<size_t>(i)];
+  for (int i = 0; i < head_dim_; ++i) out[i] += weight * mean_[static_cast<size_t>(i)];
+  add_synthesis(acc, out);
+}
+
+// row [head_dim] += sum_c y[c] synthesis[c].
+void NibCodec::add_synthesis(const float* y, float* row) const {
   for (int c = 0; c < trellis_.n_coords(); ++c) {
-    const float* direction = code_.synthesis.data() + c * head_dim_;
-    for (int i = 0; i < head_dim_; ++i) out[i] += acc[c] * direction[i];
+    const float* direction = synthesis_.data() + c * head_dim_;
+    for (int i = 0; i < head_dim_; ++i) row[i] += y[c] * direction[i];
   }
 }
 

@@ -37,8 +37,11 @@ class NibCodec : public Codec {
   void synthesise(const float* acc, float* out) const override;
 
  private:
+  void add_synthesis(const float* y, float* row) const;
+
   int head_dim_;
-  NibCode code_;
+  std::vector<float> mean_;       // [d]
+  std::vector<float> synthesis_;  // [n_coords][d]
   Trellis trellis_;
   int stride_;                   // of columns_
   std::vector<float> columns_;   // [d][stride] transpose of the analysis

@@ -8,7 +8,7 @@
 #include <cmath>
 #include <cstring>
 
-#include "codec/trellis_kernels.h"
+#include "codec/trellis.h"
 
 namespace headq {
 namespace {
@@ -60,14 +60,11 @@ bool all_finite(const std::vector<float>& values) {
   return std::all_of(values.begin(), values.end(), [](float x) { return std::isfinite(x); });
 }
 
-// Terms of the nibbles, or -1 when they reach what they may not (Trellis).
-int64_t count_terms(std::span<const int32_t> reach, int n_coords) {
-  int64_t n = 0;
+// Terms of nibbles that are a chain.
+size_t count_terms(std::span<const int32_t> reach) {
+  size_t n = 0;
   for (size_t g = 0; g < reach.size() / 2; ++g) {
-    const int first = reach[2 * g], end = reach[2 * g + 1];
-    if (first < 0 || first >= end || end > n_coords) return -1;
-    if (g >= 2 && first < reach[2 * g - 3]) return -1;
-    n += end - first;
+    n += static_cast<size_t>(reach[2 * g + 1] - reach[2 * g]);
   }
   return n;
 }
@@ -126,10 +123,11 @@ std::string read_nib_tensors(const GgufFile& file, const std::string& prefix, in
   std::span<const int32_t> rest = reach;
   for (size_t h = 0; h < heads; ++h) {
     const std::vector<int32_t> own = split(rest, 2 * static_cast<size_t>(sizes[2 * h]));
-    const int64_t n = count_terms(own, sizes[2 * h + 1]);
-    if (n < 0) return fmt::format("{}reach of head {} is no chain", prefix, h);
-    head_terms.push_back(static_cast<size_t>(n));
-    n_terms += static_cast<uint64_t>(n);
+    if (!why_no_chain(own, sizes[2 * h + 1]).empty()) {
+      return fmt::format("{}reach of head {} is no chain", prefix, h);
+    }
+    head_terms.push_back(count_terms(own));
+    n_terms += head_terms.back();
   }
   const auto scale = in.take<float>("scale", kTensorF32, n_terms, 1);
   const auto codebook = in.take<int8_t>("codebook", kTensorI8, n_terms, 16);
@@ -160,13 +158,9 @@ std::string why_bad_nib(const NibCode& code, int d) {
       code.analysis.size() > width * width || code.synthesis.size() != code.analysis.size()) {
     return fmt::format("does not fit head_dim {}", d);
   }
-  const int64_t n_terms = count_terms(code.reach, code.n_coords());
-  if (code.n_nibbles() < 1 || code.n_nibbles() > kMaxNibbles || code.reach.size() % 2 != 0 ||
-      n_terms < 0) {
-    return "is no chain of nibbles";
-  }
-  if (code.scale.size() != static_cast<size_t>(n_terms) ||
-      code.codebook.size() != 16 * code.scale.size()) {
+  if (!why_no_chain(code.reach, code.n_coords()).empty()) return "is no chain of nibbles";
+  const size_t n_terms = count_terms(code.reach);
+  if (code.scale.size() != n_terms || code.codebook.size() != 16 * code.scale.size()) {
     return fmt::format("has {} scales and {} table entries for {} terms", code.scale.size(),
                        code.codebook.size(), n_terms);
   }

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <numeric>
 
+#include "codec/dot.h"
 #include "codec/nibbles.h"
 #include "codec/transform.h"
 
@@ -345,16 +346,7 @@ float ScalarCodec::term_coefficients(const float* coef, const float* unpacked, f
   const size_t n_terms = slots_.size();
   const int* coord = value_terms_.coord.data();
   for (size_t i = 0; i < n_terms; ++i) c[i] = coef[coord[i]] * unpacked[i];
-  // Eight sums side by side, because one would wait for each addition.
-  const float* zeros = unpacked + n_terms;
-  const size_t n = coords_.size();
-  float sum[8] = {};
-  size_t j = 0;
-  for (; j + 8 <= n; j += 8) {
-    for (size_t l = 0; l < 8; ++l) sum[l] += coef[j + l] * zeros[j + l];
-  }
-  for (; j < n; ++j) sum[0] += coef[j] * zeros[j];
-  return ((sum[0] + sum[4]) + (sum[1] + sum[5])) + ((sum[2] + sum[6]) + (sum[3] + sum[7]));
+  return dot(coef, unpacked + n_terms, coords_.size());
 }
 
 void ScalarCodec::synthesise(const float* acc, float* out) const {

@@ -21,32 +21,40 @@ const TrellisKernels& trellis_kernels() {
   return trellis_kernels_for(select_isa(Environment::read().isa));
 }
 
+std::string why_no_chain(std::span<const int32_t> reach, int n_coords) {
+  const size_t n_nibbles = reach.size() / 2;
+  if (reach.size() % 2 != 0 || n_nibbles < 1 || n_nibbles > static_cast<size_t>(kMaxNibbles)) {
+    return fmt::format("{} nibbles are not in 1..{}", n_nibbles, kMaxNibbles);
+  }
+  for (size_t g = 0; g < n_nibbles; ++g) {
+    const int first = reach[2 * g], end = reach[2 * g + 1];
+    if (first < 0 || first >= end || end > n_coords) {
+      return fmt::format("nibble {} reaches {}..{} of {} coordinates", g, first, end, n_coords);
+    }
+    if (g >= 2 && first < reach[2 * g - 3]) {
+      return fmt::format("nibble {} reaches what nibble {} reaches", g, g - 2);
+    }
+  }
+  return "";
+}
+
 Trellis::Trellis(int n_coords, std::span<const int32_t> reach, std::vector<float> table,
                  const TrellisKernels& kernels)
     : n_coords_(n_coords),
       n_nibbles_(static_cast<int>(reach.size() / 2)),
       table_(std::move(table)),
       kernels_(&kernels) {
-  const auto bad = [](const std::string& why) {
+  if (const std::string why = why_no_chain(reach, n_coords); !why.empty()) {
     throw Error(ErrorCode::kInvalidArgument, "trellis: " + why);
-  };
-  if (n_nibbles_ < 1 || n_nibbles_ > kMaxNibbles) {
-    bad(fmt::format("{} nibbles are not in 1..{}", n_nibbles_, kMaxNibbles));
   }
   term_begin_.push_back(0);
   for (size_t g = 0; g < static_cast<size_t>(n_nibbles_); ++g) {
-    const int first = reach[2 * g], end = reach[2 * g + 1];
-    if (first < 0 || first >= end || end > n_coords) {
-      bad(fmt::format("nibble {} reaches {}..{} of {} coordinates", g, first, end, n_coords));
-    }
-    if (g >= 2 && first < reach[2 * g - 3]) {
-      bad(fmt::format("nibble {} reaches what nibble {} reaches", g, g - 2));
-    }
-    for (int c = first; c < end; ++c) coords_.push_back(c);
+    for (int c = reach[2 * g]; c < reach[2 * g + 1]; ++c) coords_.push_back(c);
     term_begin_.push_back(static_cast<int>(coords_.size()));
   }
   if (table_.size() != coords_.size() * 16) {
-    bad(fmt::format("{} table entries for {} terms", table_.size(), coords_.size()));
+    throw Error(ErrorCode::kInvalidArgument,
+                fmt::format("trellis: {} table entries for {} terms", table_.size(), coords_.size()));
   }
   norms_.assign(static_cast<size_t>(n_nibbles_) * 16, 0.0f);
   pairs_.assign(static_cast<size_t>(n_nibbles_) * 256, 0.0f);
@@ -69,13 +77,20 @@ Trellis::Trellis(int n_coords, std::span<const int32_t> reach, std::vector<float
 }
 
 void Trellis::encode(const float* y, uint8_t* nibbles) const {
+  uint8_t from[kMaxNibbles][16];
+  float cost[16];
   kernels_->viterbi({.n_nibbles = n_nibbles_,
                      .term_begin = term_begin_.data(),
                      .coords = coords_.data(),
                      .table = table_.data(),
                      .norms = norms_.data(),
                      .pairs = pairs_.data()},
-                    y, nibbles);
+                    y, from, cost);
+  uint8_t n = static_cast<uint8_t>(std::min_element(cost, cost + 16) - cost);
+  for (int g = n_nibbles_ - 1; g >= 0; --g) {
+    nibbles[g] = n;
+    n = from[g][n];
+  }
 }
 
 void Trellis::decode(const uint8_t* nibbles, float* y) const {

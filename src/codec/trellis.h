@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "codec/trellis_kernels.h"
@@ -13,6 +14,10 @@ namespace headq {
 // The kernels of an ISA level, and those of the level that HEADQ_ISA asks for.
 const TrellisKernels& trellis_kernels_for(Isa isa);
 const TrellisKernels& trellis_kernels();
+
+// Empty when nibbles with this reach [n_nibbles][2] are a chain that a Trellis searches, else what is
+// wrong with it.
+std::string why_no_chain(std::span<const int32_t> reach, int n_coords);
 
 // Finds the nibbles of a row. A row of n coordinates is coded by nibbles n_0, n_1, ...; nibble g adds
 // the codeword t_g[n_g] to the coordinates it reaches, and the next nibble may reach some of the same:

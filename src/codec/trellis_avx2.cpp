@@ -37,31 +37,32 @@ Best best_of(const float* cost, const float* pairs) {
   return best;
 }
 
-void viterbi(const TrellisView& v, const float* y, uint8_t* nibbles) {
-  int32_t from[kMaxNibbles][16];
-  float cost[16] = {};
+// 16 integers below 16 as bytes.
+void store_bytes(uint8_t* out, __m256i lo, __m256i hi) {
+  const __m128i a = _mm_packs_epi32(_mm256_castsi256_si128(lo), _mm256_extracti128_si256(lo, 1));
+  const __m128i b = _mm_packs_epi32(_mm256_castsi256_si128(hi), _mm256_extracti128_si256(hi, 1));
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(out), _mm_packus_epi16(a, b));
+}
+
+void viterbi(const TrellisView& v, const float* y, uint8_t (*from)[16], float* cost) {
+  for (int n = 0; n < 16; ++n) cost[n] = 0.0f;
   for (int g = 0; g < v.n_nibbles; ++g) {
     float next[16];
-    for (int half = 0; half < 16; half += 8) {
+    __m256i best_from[2];
+    for (int half = 0; half < 2; ++half) {
+      const int n = 8 * half;
       Best best = {_mm256_setzero_ps(), _mm256_setzero_si256()};
-      if (g > 0) best = best_of(cost, v.pairs + g * 256 + half);
-      __m256 sum = _mm256_add_ps(best.cost, _mm256_loadu_ps(v.norms + g * 16 + half));
+      if (g > 0) best = best_of(cost, v.pairs + g * 256 + n);
+      __m256 sum = _mm256_add_ps(best.cost, _mm256_loadu_ps(v.norms + g * 16 + n));
       for (int i = v.term_begin[g]; i < v.term_begin[g + 1]; ++i) {
         const __m256 twice = _mm256_set1_ps(-2.0f * y[v.coords[i]]);
-        sum = _mm256_add_ps(sum, _mm256_mul_ps(twice, _mm256_loadu_ps(v.table + i * 16 + half)));
+        sum = _mm256_add_ps(sum, _mm256_mul_ps(twice, _mm256_loadu_ps(v.table + i * 16 + n)));
       }
-      _mm256_storeu_ps(next + half, sum);
-      _mm256_storeu_si256(reinterpret_cast<__m256i*>(from[g] + half), best.from);
+      _mm256_storeu_ps(next + n, sum);
+      best_from[half] = best.from;
     }
+    store_bytes(from[g], best_from[0], best_from[1]);
     for (int n = 0; n < 16; ++n) cost[n] = next[n];
-  }
-  int n = 0;
-  for (int m = 1; m < 16; ++m) {
-    if (cost[m] < cost[n]) n = m;
-  }
-  for (int g = v.n_nibbles - 1; g >= 0; --g) {
-    nibbles[g] = static_cast<uint8_t>(n);
-    n = from[g][n];
   }
 }
 

@@ -43,8 +43,7 @@ Best better(const Best& a, const Best& b) {
   return {_mm512_mask_mov_ps(a.cost, less, b.cost), _mm512_mask_mov_epi32(a.from, less, b.from)};
 }
 
-void viterbi(const TrellisView& v, const float* y, uint8_t* nibbles) {
-  uint8_t from[kMaxNibbles][16];
+void viterbi(const TrellisView& v, const float* y, uint8_t (*from)[16], float* last) {
   __m512 cost = _mm512_setzero_ps();
   for (int g = 0; g < v.n_nibbles; ++g) {
     Best best = {_mm512_setzero_ps(), _mm512_setzero_si512()};
@@ -60,16 +59,7 @@ void viterbi(const TrellisView& v, const float* y, uint8_t* nibbles) {
       cost = _mm512_add_ps(cost, _mm512_mul_ps(twice, _mm512_loadu_ps(v.table + i * 16)));
     }
   }
-  float last[16];
   _mm512_storeu_ps(last, cost);
-  int n = 0;
-  for (int m = 1; m < 16; ++m) {
-    if (last[m] < last[n]) n = m;
-  }
-  for (int g = v.n_nibbles - 1; g >= 0; --g) {
-    nibbles[g] = static_cast<uint8_t>(n);
-    n = from[g][n];
-  }
 }
 
 }  // namespace

@@ -23,8 +23,10 @@ struct TrellisKernels {
   // y[c] = sum_i x[i] * columns[i][c] in the order of i; stride and y are multiples of 16.
   void (*transform)(const float* columns, int n_in, int stride, const float* x, float* y);
 
-  // nibbles [n_nibbles] of least sum of norms - 2 t.y + pairs.
-  void (*viterbi)(const TrellisView& trellis, const float* y, uint8_t* nibbles);
+  // The forward pass: from[g][n] is the nibble before nibble g in the cheapest way that ends there
+  // with n, and cost[n] what the cheapest way that ends with n in the last nibble costs, by the sum of
+  // norms - 2 t.y + pairs.
+  void (*viterbi)(const TrellisView& trellis, const float* y, uint8_t (*from)[16], float* cost);
 };
 
 extern const TrellisKernels kScalarTrellis;

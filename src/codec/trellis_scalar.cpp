@@ -10,9 +10,8 @@ void transform(const float* columns, int n_in, int stride, const float* x, float
   }
 }
 
-void viterbi(const TrellisView& v, const float* y, uint8_t* nibbles) {
-  uint8_t from[kMaxNibbles][16];  // the best nibble before this one
-  float cost[16] = {};
+void viterbi(const TrellisView& v, const float* y, uint8_t (*from)[16], float* cost) {
+  for (int n = 0; n < 16; ++n) cost[n] = 0.0f;
   for (int g = 0; g < v.n_nibbles; ++g) {
     float next[16];
     for (int n = 0; n < 16; ++n) {
@@ -33,14 +32,6 @@ void viterbi(const TrellisView& v, const float* y, uint8_t* nibbles) {
       for (int n = 0; n < 16; ++n) next[n] += twice * v.table[i * 16 + n];
     }
     for (int n = 0; n < 16; ++n) cost[n] = next[n];
-  }
-  int n = 0;
-  for (int m = 1; m < 16; ++m) {
-    if (cost[m] < cost[n]) n = m;
-  }
-  for (int g = v.n_nibbles - 1; g >= 0; --g) {
-    nibbles[g] = static_cast<uint8_t>(n);
-    n = from[g][n];
   }
 }
 
