@@ -9,7 +9,6 @@
 #include <iterator>
 #include <list>
 #include <numeric>
-#include <optional>
 #include <string_view>
 
 #include "codec/nib_file.h"
@@ -154,21 +153,29 @@ std::string why_bad_values(const Field& field, std::span<const float> values, in
   return "";
 }
 
-// Profile::nib must be its own canonical text, and every head must have the codes it names.
-std::string why_bad_codes(const Profile& p) {
-  std::optional<KvSpec> kv;
+// The codecs that Profile::nib names, dense ones for "".
+KvSpec held_codecs(const std::string& nib) { return nib.empty() ? KvSpec{} : KvSpec::parse(nib); }
+
+// Profile::nib must be its own canonical text.
+std::string why_bad_names(const std::string& nib) {
+  if (nib.empty()) return "";
   try {
-    if (!p.nib.empty()) kv = KvSpec::parse(p.nib);
+    const KvSpec kv = KvSpec::parse(nib);
+    if (kv.to_string() == nib && kv.k.wrong_sign == 0) return "";
   } catch (const Error& e) {
     return e.what();
   }
-  if (kv && (kv->to_string() != p.nib || kv->k.wrong_sign != 0)) {
-    return fmt::format("codecs '{}' are not what a profile holds", p.nib);
-  }
+  return fmt::format("codecs '{}' are not what a profile holds", nib);
+}
+
+// Every head must have the codes that Profile::nib names, and no others.
+std::string why_bad_codes(const Profile& p) {
+  if (std::string why = why_bad_names(p.nib); !why.empty()) return why;
+  const KvSpec held = held_codecs(p.nib);
   for (size_t entry = 0; entry < p.shapes.size(); ++entry) {
     const std::span<const HeadProfile> heads = p.layer_heads(static_cast<int>(entry));
     for (const NibSide& side : kNibSides) {
-      const bool wanted = kv && ((*kv).*side.spec).is_nib();
+      const bool wanted = (held.*side.spec).is_nib();
       for (size_t h = 0; h < heads.size(); ++h) {
         const NibCode& code = heads[h].*side.member;
         const std::string why = wanted ? why_bad_nib(code, p.shapes[entry].*side.head_dim)
@@ -296,17 +303,11 @@ class ProfileReader {
   }
 
   void read_tensors() {
+    if (const std::string why = why_bad_names(profile_.nib); !why.empty()) fail(why);
+    const KvSpec held = held_codecs(profile_.nib);
     std::vector<const NibSide*> nib_sides;
-    if (!profile_.nib.empty()) {
-      KvSpec kv;
-      try {
-        kv = KvSpec::parse(profile_.nib);
-      } catch (const Error& e) {
-        fail(e.what());
-      }
-      for (const NibSide& side : kNibSides) {
-        if ((kv.*side.spec).is_nib()) nib_sides.push_back(&side);
-      }
+    for (const NibSide& side : kNibSides) {
+      if ((held.*side.spec).is_nib()) nib_sides.push_back(&side);
     }
     const size_t layer_tensors = std::size(kFields) + kNibTensors * nib_sides.size();
     if (file_.tensors().size() != profile_.shapes.size() * layer_tensors) {
@@ -438,7 +439,7 @@ std::span<const HeadProfile> Profile::layer_heads(int entry) const {
 }
 
 std::string Profile::why_lacks(const KvSpec& kv) const {
-  const KvSpec held = nib.empty() ? KvSpec{} : KvSpec::parse(nib);
+  const KvSpec held = held_codecs(nib);
   for (const NibSide& side : kNibSides) {
     CodecSpec wanted = kv.*side.spec;
     wanted.wrong_sign = 0;
