@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <functional>
 
 #include "cli/progress.h"
@@ -11,8 +10,6 @@
 
 namespace headq {
 namespace {
-
-constexpr int kMostContext = 2048;
 
 // One row of the table: what it changes of the fit, or of how the cache is read.
 struct Change {
@@ -61,7 +58,7 @@ std::vector<CacheCandidate> ablation(const Model& model, const CacheSpec& base,
     throw Error(ErrorCode::kInvalidArgument,
                 fmt::format("--ablate takes codecs of nib, not {}", base.kv.to_string()));
   }
-  const int n_ctx = std::min(model.n_ctx_train(), kMostContext);
+  const int n_ctx = default_calibration_context(model);
   std::vector<ChunkedText> chunked;
   for (const std::string& path : texts) {
     const TextFile file = read_text(path);

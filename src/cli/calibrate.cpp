@@ -3,12 +3,11 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
-#include <algorithm>
 #include <memory>
 #include <optional>
-#include <thread>
 
 #include "cli/commands.h"
+#include "cli/options.h"
 #include "cli/output.h"
 #include "cli/progress.h"
 #include "cli/temp_folder.h"
@@ -19,8 +18,6 @@
 namespace headq {
 namespace {
 
-constexpr int kMostDefaultContext = 2048;
-
 struct CalibrateArguments {
   std::string model;
   std::vector<std::string> texts;
@@ -28,7 +25,7 @@ struct CalibrateArguments {
   std::string output;
   int n_ctx = 0;
   int n_chunks = -1;
-  int n_threads = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+  int n_threads = default_threads();
 };
 
 constexpr std::string_view kAuto = "auto:";
@@ -63,8 +60,7 @@ struct Texts {
 };
 
 Texts read_texts(const Model& model, const CalibrateArguments& args) {
-  const int n_ctx =
-      args.n_ctx != 0 ? args.n_ctx : std::min(model.n_ctx_train(), kMostDefaultContext);
+  const int n_ctx = args.n_ctx != 0 ? args.n_ctx : default_calibration_context(model);
   check_sizes(model, n_ctx, n_ctx, n_ctx);
   Texts texts;
   for (const std::string& path : args.texts) {
@@ -152,9 +148,7 @@ CLI::App* add_calibrate_command(CLI::App& app) {
                       "Tokens of a chunk (default: the model's training context, at most 2048)");
   command->add_option("--chunks", args->n_chunks,
                       "Chunks in all (default: 6, or what the texts can give)");
-  command->add_option("-t,--threads", args->n_threads, "Threads")
-      ->check(CLI::Range(1, 1024))
-      ->capture_default_str();
+  add_threads_option(*command, args->n_threads);
   command->callback([args] { run_calibrate(*args); });
   return command;
 }

@@ -5,10 +5,10 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <memory>
-#include <thread>
 
 #include "cli/commands.h"
 #include "cli/diagnose_report.h"
+#include "cli/options.h"
 #include "cli/output.h"
 #include "cli/progress.h"
 #include "core/file.h"
@@ -31,7 +31,7 @@ struct DiagnoseArguments {
   int n_calibration = HeadSampleOptions().n_calibration;
   int n_heads = HeadSampleOptions().n_heads;
   int n_queries = SamplerOptions().n_queries;
-  int n_threads = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+  int n_threads = default_threads();
   uint64_t seed = BootstrapOptions().seed;
 };
 
@@ -103,12 +103,8 @@ CLI::App* add_diagnose_command(CLI::App& app) {
   command->add_option("--queries", args->n_queries, "Positions a chunk at which queries are taken")
       ->capture_default_str();
   command->add_option("--seed", args->seed, "Seed of the bootstrap")->capture_default_str();
-  command->add_option("-t,--threads", args->n_threads, "Threads")
-      ->check(CLI::Range(1, 1024))
-      ->capture_default_str();
-  command->add_option("--format", args->format, "table or json")
-      ->check(CLI::IsMember({"table", "json"}))
-      ->capture_default_str();
+  add_threads_option(*command, args->n_threads);
+  add_format_option(*command, args->format);
   command->callback([args] { run_diagnose(*args); });
   return command;
 }

@@ -3,14 +3,13 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
-#include <algorithm>
 #include <cmath>
 #include <memory>
 #include <nlohmann/json.hpp>
-#include <thread>
 
 #include "cli/ablation.h"
 #include "cli/commands.h"
+#include "cli/options.h"
 #include "cli/progress.h"
 #include "cli/table.h"
 #include "core/env.h"
@@ -34,7 +33,7 @@ struct PplArguments {
   int n_chunks = -1;
   int n_batch = 512;
   int n_ubatch = 512;
-  int n_threads = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+  int n_threads = default_threads();
   int window = CacheSpec().window;
   int sinks = CacheSpec().sinks;
 };
@@ -206,12 +205,8 @@ CLI::App* add_ppl_command(CLI::App& app) {
       ->capture_default_str();
   command->add_option("--ubatch-size", args->n_ubatch, "Tokens computed at once (-ub)")
       ->capture_default_str();
-  command->add_option("-t,--threads", args->n_threads, "Threads")
-      ->check(CLI::Range(1, 1024))
-      ->capture_default_str();
-  command->add_option("--format", args->format, "table or json")
-      ->check(CLI::IsMember({"table", "json"}))
-      ->capture_default_str();
+  add_threads_option(*command, args->n_threads);
+  add_format_option(*command, args->format);
   command->callback([args] { run_ppl(*args); });
   return command;
 }

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "ggml/observation.h"
 #include "headq/calibrate.h"
 #include "headq/error.h"
 #include "runner/observing.h"
@@ -14,6 +15,11 @@ namespace {
 bool has_nib(const NibOptions& nib) { return nib.kv.k.is_nib() || nib.kv.v.is_nib(); }
 
 }  // namespace
+
+int default_calibration_context(const Model& model) {
+  constexpr int kMost = 2048;
+  return std::min(model.n_ctx_train(), kMost);
+}
 
 std::vector<ChunkRef> deal_chunks(std::span<const ChunkedText> texts, int n_asked) {
   const int n_texts = static_cast<int>(texts.size());

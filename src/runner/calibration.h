@@ -28,6 +28,9 @@ inline constexpr int kDefaultCalibrationChunks = 6;
 // Error(kInvalidArgument) naming the text that has too few.
 std::vector<ChunkRef> deal_chunks(std::span<const ChunkedText> texts, int n_asked);
 
+// Tokens of a chunk unless told: the model's training context, at most 2048.
+int default_calibration_context(const Model& model);
+
 inline constexpr int kCalibrationSamples = 8192;  // tokens that codes of nib are fitted to
 
 struct CalibrationOptions {

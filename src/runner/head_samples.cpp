@@ -6,6 +6,7 @@
 
 #include "core/file.h"
 #include "core/gguf.h"
+#include "ggml/observation.h"
 #include "headq/calibrate.h"
 #include "headq/error.h"
 #include "runner/calibration.h"

@@ -159,8 +159,12 @@ PerplexityReport measure_perplexity(const Model& model, const ChunkedText& text,
   Context dense(model, context);
   std::vector<std::unique_ptr<Context>> contexts;
   std::vector<LogitSource*> sources;
+  std::string checked;  // candidates often share a profile
   for (const CacheCandidate& candidate : candidates) {
-    if (!candidate.profile.empty()) model.check_profile(candidate.profile);
+    if (candidate.profile != checked) {
+      if (!candidate.profile.empty()) model.check_profile(candidate.profile);
+      checked = candidate.profile;
+    }
     context.cache = candidate.cache;
     context.profile = candidate.profile;
     contexts.push_back(std::make_unique<Context>(model, context));

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include "ggml/observation.h"
+
 namespace headq::testing {
 namespace {
 
@@ -26,22 +28,7 @@ void CalibratorFeed::on_attention(const headq_observation* o, void* user) {
 }
 
 void CalibratorFeed::add(const headq_observation& o) {
-  const auto floats = [](const float* data, int a, int b, int c) {
-    return std::span<const float>(data, static_cast<size_t>(a) * b * c);
-  };
-  calibrator_.observe({.layer = o.layer,
-                       .n_rows = o.n_rows,
-                       .n_head = o.n_head,
-                       .n_head_kv = o.n_head_kv,
-                       .d_k = o.d_k,
-                       .d_v = o.d_v,
-                       .scale = o.scale,
-                       .softcap = o.softcap,
-                       .max_bias = o.max_bias,
-                       .q = floats(o.q, o.n_rows, o.n_head, o.d_k),
-                       .k = floats(o.k, o.n_rows, o.n_head_kv, o.d_k),
-                       .v = floats(o.v, o.n_rows, o.n_head_kv, o.d_v),
-                       .mask = floats(o.mask, o.n_rows, o.n_rows, 1)});
+  calibrator_.observe(observation_of(o));
   layers_.insert(o.layer);
   ++n_calls_;
 }

@@ -1,0 +1,20 @@
+#pragma once
+
+#include <string>
+
+namespace CLI {
+class App;
+}
+
+namespace headq {
+
+// Threads of the machine, at least 1.
+int default_threads();
+
+// -t of a command that computes; threads holds the default.
+void add_threads_option(CLI::App& command, int& threads);
+
+// --format of a command that prints a table or JSON; format holds the default.
+void add_format_option(CLI::App& command, std::string& format);
+
+}  // namespace headq
