@@ -4,7 +4,6 @@
 
 #include <algorithm>
 
-#include "ggml/observation.h"
 #include "headq/calibrate.h"
 #include "headq/error.h"
 #include "runner/observing.h"
@@ -56,25 +55,18 @@ Calibration::Calibration(const Model& model, std::span<const ChunkedText> texts,
   if (model.device() != Device::kPlugin) {
     throw Error(ErrorCode::kInvalidArgument, "only a model on the plugin can be observed");
   }
-  const std::vector<ChunkRef> chunks = deal_chunks(texts, options.n_chunks);
-  // A chunk is one graph, so that one observation of each layer holds all its rows.
-  Context context(model, {.n_ctx = n_ctx_,
-                          .n_batch = n_ctx_,
-                          .n_ubatch = n_ctx_,
-                          .n_outputs = 1,
-                          .n_threads = options.n_threads});
-  Plugin& plugin = Plugin::instance();
-  const ScopedObserver observing(plugin, [&](const headq_observation& o) {
-    calibrator_.observe(observation_of(o));
-  });
-  for (size_t i = 0; i < chunks.size(); ++i) {
-    const ChunkedText& text = texts[static_cast<size_t>(chunks[i].text)];
-    context.clear();
-    calibrator_.begin_chunk();
-    context.decode(text.input(chunks[i].chunk), 0, n_ctx_ - 1);
-    plugin.rethrow_observer_error();
-    if (options.progress) options.progress(i + 1, chunks.size());
+  std::vector<std::vector<int32_t>> chunks;
+  for (const ChunkRef& ref : deal_chunks(texts, options.n_chunks)) {
+    chunks.push_back(texts[static_cast<size_t>(ref.text)].input(ref.chunk));
   }
+  size_t done = 0;
+  observe_chunks(model, chunks, options.n_threads,
+                 {.begin_chunk = [&] { calibrator_.begin_chunk(); },
+                  .observe = [&](const Observation& o) { calibrator_.observe(o); },
+                  .chunk_done =
+                      [&] {
+                        if (options.progress) options.progress(++done, chunks.size());
+                      }});
 }
 
 Profile Calibration::profile(const NibOptions& nib) const {

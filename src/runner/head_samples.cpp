@@ -6,7 +6,6 @@
 
 #include "core/file.h"
 #include "core/gguf.h"
-#include "ggml/observation.h"
 #include "headq/calibrate.h"
 #include "headq/error.h"
 #include "runner/calibration.h"
@@ -38,27 +37,18 @@ const HeadProfile& head_of(const Profile& profile, int layer, int head) {
 std::vector<HeadSample> sample_chunks(const Model& model, const ChunkedText& text, int first,
                                       const HeadSampleOptions& options, Profile& oracle,
                                       const std::function<void()>& step) {
-  const int n_ctx = text.n_ctx();
-  Context context(model, {.n_ctx = n_ctx,
-                          .n_batch = n_ctx,
-                          .n_ubatch = n_ctx,
-                          .n_outputs = 1,
-                          .n_threads = options.n_threads});
   HeadSampler sampler(choose_heads(model.info().layers, options.n_heads), options.sampler);
   Calibrator calibrator({.skip_first = options.sampler.sinks});
-  Plugin& plugin = Plugin::instance();
-  const ScopedObserver observing(plugin, [&](const headq_observation& o) {
-    const Observation observation = observation_of(o);
-    calibrator.observe(observation);
-    sampler.observe(observation);
-  });
-  for (int i = 0; i < options.n_chunks; ++i) {
-    context.clear();
-    calibrator.begin_chunk();
-    context.decode(text.input(first + i), 0, n_ctx - 1);
-    plugin.rethrow_observer_error();
-    step();
-  }
+  std::vector<std::vector<int32_t>> chunks;
+  for (int i = 0; i < options.n_chunks; ++i) chunks.push_back(text.input(first + i));
+  observe_chunks(model, chunks, options.n_threads,
+                 {.begin_chunk = [&] { calibrator.begin_chunk(); },
+                  .observe =
+                      [&](const Observation& observation) {
+                        calibrator.observe(observation);
+                        sampler.observe(observation);
+                      },
+                  .chunk_done = step});
   oracle = calibrator.finish();
   return sampler.take();
 }
