@@ -56,26 +56,32 @@ void Attention::run(LayerCache& cache, const AttentionInputs& in, int n_threads)
 
   visible_.resize(n_rows * static_cast<size_t>(n_blocks));
   is_sink_.assign(n_rows, 0);
+  biased_.assign(n_rows, 0);
   parallel_for(n_threads, n_rows, [&](size_t row, int) {
     uint64_t* bits = visible_.data() + row * static_cast<size_t>(n_blocks);
     const size_t stream = row / static_cast<size_t>(in.n_rows);
     int position = -1;  // cells seen, minus one
+    bool biased = false;
     for (int b = 0; b < n_blocks; ++b) {
       const int n = std::min(kBlockTokens, in.n_kv - b * kBlockTokens);
       bits[b] = n == kBlockTokens ? ~uint64_t{0} : (uint64_t{1} << n) - 1;
       if (in.mask != nullptr) {
         const Half* mask = in.mask + stream * in.mask_stream +
                            row % static_cast<size_t>(in.n_rows) * in.mask_row + b * kBlockTokens;
-        bits[b] = kernels_.visible_bits(mask, n);
+        bits[b] = kernels_.visible_bits(mask, n, &biased);
       }
       position += std::popcount(bits[b]);
     }
     is_sink_[row] = position < cache.sinks();
+    biased_[row] = biased;
   });
+  const bool biased = std::find(biased_.begin(), biased_.end(), 1) != biased_.end();
   cache.prepare(is_sink_, n_threads);
 
   slopes_ = alibi_slopes(in.n_head, in.max_bias);
-  const PieceContext context(cache, kernels_, in, visible_.data(), n_blocks, slopes_.data());
+  queries_.prepare(cache, kernels_, in, PieceContext::scans(cache, in), n_threads);
+  const PieceContext context(cache, kernels_, in, queries_, visible_.data(), biased, n_blocks,
+                             slopes_.data());
   const size_t team = static_cast<size_t>(std::max(n_threads, 1));
   if (scratch_.size() < team) scratch_.resize(team);
   for (auto& scratch : scratch_) {

@@ -7,7 +7,8 @@ namespace headq {
 
 // The inner loops of attention over a packed cache, one set per ISA level. Every level gives the
 // same bits: integers are exact, and float sums run in 16 lanes (element i in lane i % 16, lanes
-// added as a binary tree) without fused multiply-adds. The scalar set is the reference.
+// added as a binary tree) without fused multiply-adds, unless it says otherwise. The scalar set is
+// the reference.
 //
 // Shapes: a block has 64 tokens; codes are [n_groups][32] bytes as in codec/codec.h; pointers need
 // no alignment.
@@ -20,14 +21,19 @@ inline constexpr float kLn2Hi = 0.693359375f;     // 10 significant bits: n * kL
 inline constexpr float kLn2Lo = -2.12194440e-4f;  // ln 2 - kLn2Hi
 inline constexpr float kExpTaylor[5] = {1.0f / 720, 1.0f / 120, 1.0f / 24, 1.0f / 6, 1.0f / 2};
 
+inline constexpr int kTableTop = 32512;  // 127 * 255 + 127: two signed bytes with base 255
+inline constexpr int kWeightTop = 32767;
+inline constexpr int kWeightBytes = 128;
+inline constexpr int kMostValueBlocks = 16;
+
 struct Kernels {
   const char* name;
 
   // out[i] = in[i] as f32.
   void (*halves_to_floats)(const uint16_t* in, size_t n, float* out);
 
-  // Bit t says that mask[t] is not -inf, for t < n <= 64.
-  uint64_t (*visible_bits)(const uint16_t* mask, int n);
+  // Bit t says that mask[t] is not -inf, for t < n <= 64; *biased is set when one of these is not 0.
+  uint64_t (*visible_bits)(const uint16_t* mask, int n, bool* biased);
 
   // tables[g][n] = sum over terms i of group g of c[i] * patterns[i][n], for g in
   // [group_begin, group_end); term_begin[g]..term_begin[g + 1] are group g's terms. tables starts at
@@ -35,22 +41,33 @@ struct Kernels {
   float (*make_tables)(const int* term_begin, const float* patterns, const float* c,
                        int group_begin, int group_end, float* tables);
 
-  // u = rint(tables * inv_unit) + 32768 as low bytes lo[g][16] and high bytes hi[g][16];
-  // |tables * inv_unit| <= 32767.
+  // The integers T = rint(tables * inv_unit), |T| <= kTableTop, in the form that this level's scan
+  // reads: two bytes an entry, lo[g][16] and hi[g][16].
   void (*quantise_tables)(const float* tables, int n_groups, float inv_unit, uint8_t* lo,
                           uint8_t* hi);
 
-  // sums[t] = sum_g (u_g[nibble g of t] - 32768) for the 64 tokens of a block.
+  // sums[i][t] = sum_g T_ig[nibble g of t] for the 64 tokens of a block and the tables of n queries,
+  // those of query i at lo + i * stride and hi + i * stride.
   void (*scan)(const uint8_t* codes, int n_groups, const uint8_t* lo, const uint8_t* hi,
-               int32_t* sums);
+               size_t stride, int n, int32_t* sums);
 
-  // Weights of a block for the value pass: x[t] = p[t] * scale[t] (scale may be null), rounded to
-  // w[t] = rint(x[t] * 32767 / max x). Returns max x / 32767, 0 when all are 0.
-  float (*quantise_weights)(const float* p, const float* scale, int16_t* w);
+  // out[t] += unit * sums[t], or scale[t] * (unit * sums[t]) + zero[t] * z with parameters of tokens.
+  void (*add_sums)(const int32_t* sums, float unit, const float* scale, const float* zero, float z,
+                   float* out);
 
-  // out[i] = sum_t w[t] * table_i[nibble group[i] of t], table_i at tables + 16 * i.
-  void (*value_dots)(const uint8_t* codes, const int* group, const int8_t* tables, int n_terms,
-                     const int16_t* w, int32_t* out);
+  // Largest p[t] * scale[t] (scale may be null) of the tokens in mask, at least 0.
+  float (*max_weight)(const float* p, const float* scale, uint64_t mask);
+
+  // The integers W[t] = rint(p[t] * scale[t] * inv_unit), in [0, kWeightTop], of the tokens in mask and
+  // 0 of others, in the form that this level's value_dots reads: kWeightBytes.
+  void (*quantise_weights)(const float* p, const float* scale, uint64_t mask, float inv_unit,
+                           uint8_t* w);
+
+  // out[q][i] = sum over blocks b and tokens t of W_bq[t] * table_i[nibble group[i] of t in b], exact
+  // but for the rounding to f32; table_i at tables + 16 * i, weights at
+  // w + (b * n_queries + q) * kWeightBytes. At most kMostValueBlocks blocks.
+  void (*value_dots)(const uint8_t* const* codes, int n_blocks, const int* group,
+                     const int8_t* tables, int n_terms, const uint8_t* w, int n_queries, float* out);
 
   // Dot product over 64 elements.
   float (*dot64)(const float* a, const float* b);
@@ -66,6 +83,20 @@ struct Kernels {
 
   // p[i] = exp(scores[i] - max), exactly 0 below exp(-87); returns their sum (n a multiple of 16).
   float (*exp_weights)(const float* scores, int n, float max, float* p);
+
+  // For many queries. These sums are chains of fused multiply-adds in the order of the index.
+
+  // out[i][t] = sum_c q[i][c] * y[c][t] for the 64 tokens of a block, c < n.
+  void (*tile_scores)(const float* q, size_t q_stride, int n_queries, const float* y, int n,
+                      float* out, size_t out_stride);
+
+  // acc[i][c] += sum over the 64 tokens of p[i][t] * v[t][c], c < stride (a multiple of 16).
+  void (*tile_accumulate)(const float* p, size_t p_stride, int n_queries, const float* v, int stride,
+                          float* acc, size_t acc_stride);
+
+  // out[j][i] = in[i][j] for i < n_in, j < n_out (multiples of 16).
+  void (*transpose)(const float* in, size_t in_stride, int n_in, int n_out, float* out,
+                    size_t out_stride);
 };
 
 extern const Kernels kScalarKernels;

@@ -50,17 +50,26 @@ void halves_to_floats(const uint16_t* in, size_t n, float* out) {
   std::memcpy(out + i, tail, (n - i) * sizeof(float));
 }
 
-uint64_t visible_bits(const uint16_t* mask, int n) {
+uint64_t visible_bits(const uint16_t* mask, int n, bool* biased) {
   const __m256i drop = _mm256_set1_epi16(static_cast<int16_t>(0xfc00));
+  const __m256i magnitude = _mm256_set1_epi16(0x7fff);
   uint64_t bits = 0;
+  __m256i any = _mm256_setzero_si256();
   int t = 0;
   for (; t + 32 <= n; t += 32) {
-    const __m256i a = _mm256_cmpeq_epi16(load256(mask + t), drop);
-    const __m256i b = _mm256_cmpeq_epi16(load256(mask + t + 16), drop);
+    const __m256i x = load256(mask + t), y = load256(mask + t + 16);
+    const __m256i a = _mm256_cmpeq_epi16(x, drop), b = _mm256_cmpeq_epi16(y, drop);
+    any = _mm256_or_si256(any, _mm256_andnot_si256(a, _mm256_and_si256(x, magnitude)));
+    any = _mm256_or_si256(any, _mm256_andnot_si256(b, _mm256_and_si256(y, magnitude)));
     const __m256i packed = _mm256_permute4x64_epi64(_mm256_packs_epi16(a, b), 0xd8);
     bits |= static_cast<uint64_t>(~static_cast<uint32_t>(_mm256_movemask_epi8(packed))) << t;
   }
-  for (; t < n; ++t) bits |= static_cast<uint64_t>(mask[t] != 0xfc00u) << t;
+  if (_mm256_testz_si256(any, any) == 0) *biased = true;
+  for (; t < n; ++t) {
+    if (mask[t] == 0xfc00u) continue;
+    bits |= uint64_t{1} << t;
+    if ((mask[t] & 0x7fffu) != 0) *biased = true;
+  }
   return bits;
 }
 
@@ -85,6 +94,7 @@ float make_tables(const int* term_begin, const float* patterns, const float* c, 
   return max_of(largest);
 }
 
+// Biased bytes: T + 32768 = lo + 256 * hi.
 void quantise_tables(const float* tables, int n_groups, float inv_unit, uint8_t* lo, uint8_t* hi) {
   const __m256 inv = _mm256_set1_ps(inv_unit);
   const __m256i bias = _mm256_set1_epi32(32768);
@@ -115,7 +125,7 @@ struct ByteSums {
 };
 
 // sums[t] += low + 256 * high for 32 tokens.
-void add_sums(const ByteSums& low, const ByteSums& high, int32_t* sums) {
+void join_sums(const ByteSums& low, const ByteSums& high, int32_t* sums) {
   alignas(32) uint16_t le[16], lo[16], he[16], ho[16];
   store256(le, low.even());
   store256(lo, low.odd);
@@ -127,7 +137,8 @@ void add_sums(const ByteSums& low, const ByteSums& high, int32_t* sums) {
   }
 }
 
-void scan(const uint8_t* codes, int n_groups, const uint8_t* lo, const uint8_t* hi, int32_t* sums) {
+void scan_query(const uint8_t* codes, int n_groups, const uint8_t* lo, const uint8_t* hi,
+                int32_t* sums) {
   constexpr int kMaxGroups = 256;  // 256 * 255 fits 16 bits
   const __m256i low_nibble = _mm256_set1_epi8(15);
   for (int t = 0; t < 64; ++t) sums[t] = -32768 * n_groups;
@@ -145,52 +156,117 @@ void scan(const uint8_t* codes, int n_groups, const uint8_t* lo, const uint8_t* 
       high0.add(_mm256_shuffle_epi8(th, n0));
       high1.add(_mm256_shuffle_epi8(th, n1));
     }
-    add_sums(low0, high0, sums);
-    add_sums(low1, high1, sums + 32);
+    join_sums(low0, high0, sums);
+    join_sums(low1, high1, sums + 32);
   }
 }
 
-float quantise_weights(const float* p, const float* scale, int16_t* w) {
-  __m256 x[8];
+void scan(const uint8_t* codes, int n_groups, const uint8_t* lo, const uint8_t* hi, size_t stride,
+          int n, int32_t* sums) {
+  for (int i = 0; i < n; ++i, lo += stride, hi += stride, sums += 64) {
+    scan_query(codes, n_groups, lo, hi, sums);
+  }
+}
+
+void add_sums(const int32_t* sums, float unit, const float* scale, const float* zero, float z,
+              float* out) {
+  for (int t = 0; t < 64; t += 8) {
+    __m256 x = _mm256_mul_ps(_mm256_set1_ps(unit), _mm256_cvtepi32_ps(load256(sums + t)));
+    if (scale != nullptr) {
+      x = _mm256_add_ps(_mm256_mul_ps(_mm256_loadu_ps(scale + t), x),
+                        _mm256_mul_ps(_mm256_loadu_ps(zero + t), _mm256_set1_ps(z)));
+    }
+    _mm256_storeu_ps(out + t, _mm256_add_ps(_mm256_loadu_ps(out + t), x));
+  }
+}
+
+// All bits of the lanes whose bit in `bits` is set.
+__m256 lanes_of(uint64_t bits) {
+  const __m256i bit = _mm256_setr_epi32(1, 2, 4, 8, 16, 32, 64, 128);
+  const __m256i all = _mm256_set1_epi32(static_cast<int>(bits & 255));
+  return _mm256_castsi256_ps(_mm256_cmpeq_epi32(_mm256_and_si256(all, bit), bit));
+}
+
+__m256 weights(const float* p, const float* scale, uint64_t mask, int t) {
+  __m256 x = _mm256_loadu_ps(p + t);
+  if (scale != nullptr) x = _mm256_mul_ps(x, _mm256_loadu_ps(scale + t));
+  return _mm256_and_ps(x, lanes_of(mask >> t));
+}
+
+float max_weight(const float* p, const float* scale, uint64_t mask) {
   __m256 largest = _mm256_setzero_ps();
-  for (int i = 0; i < 8; ++i) {
-    x[i] = _mm256_loadu_ps(p + i * 8);
-    if (scale != nullptr) x[i] = _mm256_mul_ps(x[i], _mm256_loadu_ps(scale + i * 8));
-    largest = _mm256_max_ps(x[i], largest);
-  }
-  const float max = max_of(largest);
-  const __m256 inv = _mm256_set1_ps(max > 0.0f ? 32767.0f / max : 0.0f);
-  for (int i = 0; i < 4; ++i) {
-    const __m256i a = _mm256_cvtps_epi32(_mm256_mul_ps(x[2 * i], inv));
-    const __m256i b = _mm256_cvtps_epi32(_mm256_mul_ps(x[2 * i + 1], inv));
-    store256(w + i * 16, _mm256_permute4x64_epi64(_mm256_packs_epi32(a, b), 0xd8));
-  }
-  return max / 32767.0f;
+  for (int t = 0; t < 64; t += 8) largest = _mm256_max_ps(weights(p, scale, mask, t), largest);
+  return max_of(largest);
 }
 
-__m256i madd_bytes(__m128i bytes, __m256i w) {
-  return _mm256_madd_epi16(_mm256_cvtepi8_epi16(bytes), w);
+void quantise_weights(const float* p, const float* scale, uint64_t mask, float inv_unit, uint8_t* w) {
+  const __m256 inv = _mm256_set1_ps(inv_unit);
+  for (int t = 0; t < 64; t += 16) {
+    const __m256i a = _mm256_cvtps_epi32(_mm256_mul_ps(weights(p, scale, mask, t), inv));
+    const __m256i b = _mm256_cvtps_epi32(_mm256_mul_ps(weights(p, scale, mask, t + 8), inv));
+    store256(w + t * 2, _mm256_permute4x64_epi64(_mm256_packs_epi32(a, b), 0xd8));
+  }
 }
 
-void value_dots(const uint8_t* codes, const int* group, const int8_t* tables, int n_terms,
-                const int16_t* w, int32_t* out) {
+__m256i widened(__m256i bytes, int half) {
+  return _mm256_cvtepi8_epi16(half == 0 ? _mm256_castsi256_si128(bytes)
+                                        : _mm256_extracti128_si256(bytes, 1));
+}
+
+// Two terms against up to three queries, all blocks at once. Lanes hold at most 16 blocks of
+// 8 * 32767 * 128 each.
+template <int kQueries>
+void value_dots_of(const uint8_t* const* codes, int n_blocks, const int* group, const int8_t* tables,
+                   int n_terms, const uint8_t* w, int n_queries, int64_t* out) {
+  constexpr int kTerms = 2;
   const __m256i low_nibble = _mm256_set1_epi8(15);
-  const __m256i w0 = load256(w), w1 = load256(w + 16), w2 = load256(w + 32), w3 = load256(w + 48);
-  for (int i = 0; i < n_terms; ++i) {
-    const __m256i c = load256(codes + group[i] * 32);
-    const __m256i table = table256(tables + i * 16);
-    const __m256i a = _mm256_shuffle_epi8(table, _mm256_and_si256(c, low_nibble));
-    const __m256i b =
-        _mm256_shuffle_epi8(table, _mm256_and_si256(_mm256_srli_epi16(c, 4), low_nibble));
-    const __m256i s0 = _mm256_add_epi32(madd_bytes(_mm256_castsi256_si128(a), w0),
-                                        madd_bytes(_mm256_extracti128_si256(a, 1), w1));
-    const __m256i s1 = _mm256_add_epi32(madd_bytes(_mm256_castsi256_si128(b), w2),
-                                        madd_bytes(_mm256_extracti128_si256(b, 1), w3));
-    const __m256i s = _mm256_add_epi32(s0, s1);
-    __m128i r = _mm_add_epi32(_mm256_castsi256_si128(s), _mm256_extracti128_si256(s, 1));
-    r = _mm_add_epi32(r, _mm_shuffle_epi32(r, 0x4e));
-    r = _mm_add_epi32(r, _mm_shuffle_epi32(r, 0xb1));
-    out[i] = _mm_cvtsi128_si32(r);
+  __m256i sum[kTerms][kQueries];
+  for (auto& term : sum) {
+    for (__m256i& s : term) s = _mm256_setzero_si256();
+  }
+  for (int b = 0; b < n_blocks; ++b, w += n_queries * kWeightBytes) {
+    for (int i = 0; i < kTerms; ++i) {
+      const int term = i < n_terms ? i : n_terms - 1;
+      const __m256i c = load256(codes[b] + group[term] * 32);
+      const __m256i table = table256(tables + term * 16);
+      const __m256i x = _mm256_shuffle_epi8(table, _mm256_and_si256(c, low_nibble));
+      const __m256i y =
+          _mm256_shuffle_epi8(table, _mm256_and_si256(_mm256_srli_epi16(c, 4), low_nibble));
+      const __m256i part[4] = {widened(x, 0), widened(x, 1), widened(y, 0), widened(y, 1)};
+      for (int q = 0; q < kQueries; ++q) {
+        for (int j = 0; j < 4; ++j) {
+          const __m256i weight = load256(w + q * kWeightBytes + j * 32);
+          sum[i][q] = _mm256_add_epi32(sum[i][q], _mm256_madd_epi16(part[j], weight));
+        }
+      }
+    }
+  }
+  for (int q = 0; q < kQueries; ++q) {
+    for (int i = 0; i < kTerms; ++i) {
+      alignas(32) int32_t lane[8];
+      store256(lane, sum[i][q]);
+      int64_t total = 0;
+      for (int32_t x : lane) total += x;
+      out[q * kTerms + i] = total;
+    }
+  }
+}
+
+void value_dots(const uint8_t* const* codes, int n_blocks, const int* group, const int8_t* tables,
+                int n_terms, const uint8_t* w, int n_queries, float* out) {
+  for (int first = 0; first < n_queries; first += 3) {
+    const int n = n_queries - first < 3 ? n_queries - first : 3;
+    const auto run = n == 3 ? value_dots_of<3> : n == 2 ? value_dots_of<2> : value_dots_of<1>;
+    for (int i = 0; i < n_terms; i += 2) {
+      const int some = n_terms - i < 2 ? n_terms - i : 2;
+      int64_t sums[6];
+      run(codes, n_blocks, group + i, tables + i * 16, some, w + first * kWeightBytes, n_queries, sums);
+      for (int q = 0; q < n; ++q) {
+        for (int j = 0; j < some; ++j) {
+          out[(first + q) * n_terms + i + j] = static_cast<float>(sums[q * 2 + j]);
+        }
+      }
+    }
   }
 }
 
@@ -268,6 +344,110 @@ float exp_weights(const float* scores, int n, float max, float* p) {
   return lane_sum(s);
 }
 
+template <int kQueries>
+void scores_of(const float* q, size_t q_stride, const float* y, int n, float* out, size_t out_stride) {
+  for (int first = 0; first < 64; first += 32) {
+    __m256 sum[kQueries][4];
+    for (auto& query : sum) {
+      for (__m256& s : query) s = _mm256_setzero_ps();
+    }
+    for (int c = 0; c < n; ++c) {
+      const float* row = y + c * 64 + first;
+      for (int i = 0; i < kQueries; ++i) {
+        const __m256 x = _mm256_set1_ps(q[static_cast<size_t>(i) * q_stride + static_cast<size_t>(c)]);
+        for (int j = 0; j < 4; ++j) {
+          sum[i][j] = _mm256_fmadd_ps(x, _mm256_loadu_ps(row + j * 8), sum[i][j]);
+        }
+      }
+    }
+    for (int i = 0; i < kQueries; ++i) {
+      float* to = out + static_cast<size_t>(i) * out_stride + first;
+      for (int j = 0; j < 4; ++j) _mm256_storeu_ps(to + j * 8, sum[i][j]);
+    }
+  }
+}
+
+void tile_scores(const float* q, size_t q_stride, int n_queries, const float* y, int n, float* out,
+                 size_t out_stride) {
+  int i = 0;
+  for (; i + 3 <= n_queries; i += 3, q += 3 * q_stride, out += 3 * out_stride) {
+    scores_of<3>(q, q_stride, y, n, out, out_stride);
+  }
+  for (; i < n_queries; ++i, q += q_stride, out += out_stride) {
+    scores_of<1>(q, q_stride, y, n, out, out_stride);
+  }
+}
+
+// kWide registers of 8 coordinates.
+template <int kQueries, int kWide>
+void accumulate(const float* p, size_t p_stride, const float* v, int stride, float* acc,
+                size_t acc_stride) {
+  __m256 sum[kQueries][kWide];
+  for (int i = 0; i < kQueries; ++i) {
+    for (int j = 0; j < kWide; ++j) {
+      sum[i][j] = _mm256_loadu_ps(acc + static_cast<size_t>(i) * acc_stride + j * 8);
+    }
+  }
+  for (int t = 0; t < 64; ++t, v += stride) {
+    for (int i = 0; i < kQueries; ++i) {
+      const __m256 x = _mm256_set1_ps(p[static_cast<size_t>(i) * p_stride + static_cast<size_t>(t)]);
+      for (int j = 0; j < kWide; ++j) {
+        sum[i][j] = _mm256_fmadd_ps(x, _mm256_loadu_ps(v + j * 8), sum[i][j]);
+      }
+    }
+  }
+  for (int i = 0; i < kQueries; ++i) {
+    for (int j = 0; j < kWide; ++j) {
+      _mm256_storeu_ps(acc + static_cast<size_t>(i) * acc_stride + j * 8, sum[i][j]);
+    }
+  }
+}
+
+void tile_accumulate(const float* p, size_t p_stride, int n_queries, const float* v, int stride,
+                     float* acc, size_t acc_stride) {
+  int i = 0;
+  const auto columns = [&]<int kQueries>() {
+    int c = 0;
+    for (; c + 32 <= stride; c += 32) {
+      accumulate<kQueries, 4>(p, p_stride, v + c, stride, acc + c, acc_stride);
+    }
+    for (; c < stride; c += 16) {
+      accumulate<kQueries, 2>(p, p_stride, v + c, stride, acc + c, acc_stride);
+    }
+    i += kQueries;
+    p += kQueries * p_stride;
+    acc += kQueries * acc_stride;
+  };
+  while (i + 3 <= n_queries) columns.template operator()<3>();
+  while (i < n_queries) columns.template operator()<1>();
+}
+
+void transpose8(const float* in, size_t in_stride, float* out, size_t out_stride) {
+  __m256 r[8], s[8];
+  for (size_t i = 0; i < 8; ++i) r[i] = _mm256_loadu_ps(in + i * in_stride);
+  for (int i = 0; i < 8; i += 4) {
+    const __m256 a = _mm256_unpacklo_ps(r[i], r[i + 1]), b = _mm256_unpackhi_ps(r[i], r[i + 1]);
+    const __m256 c = _mm256_unpacklo_ps(r[i + 2], r[i + 3]), d = _mm256_unpackhi_ps(r[i + 2], r[i + 3]);
+    s[i] = _mm256_shuffle_ps(a, c, 0x44);
+    s[i + 1] = _mm256_shuffle_ps(a, c, 0xee);
+    s[i + 2] = _mm256_shuffle_ps(b, d, 0x44);
+    s[i + 3] = _mm256_shuffle_ps(b, d, 0xee);
+  }
+  for (int j = 0; j < 4; ++j) {
+    float* to = out + static_cast<size_t>(j) * out_stride;
+    _mm256_storeu_ps(to, _mm256_permute2f128_ps(s[j], s[j + 4], 0x20));
+    _mm256_storeu_ps(to + 4 * out_stride, _mm256_permute2f128_ps(s[j], s[j + 4], 0x31));
+  }
+}
+
+void transpose(const float* in, size_t in_stride, int n_in, int n_out, float* out, size_t out_stride) {
+  for (size_t i = 0; i < static_cast<size_t>(n_in); i += 8) {
+    for (size_t j = 0; j < static_cast<size_t>(n_out); j += 8) {
+      transpose8(in + i * in_stride + j, in_stride, out + j * out_stride + i, out_stride);
+    }
+  }
+}
+
 }  // namespace
 
 const Kernels kAvx2Kernels = {
@@ -277,6 +457,8 @@ const Kernels kAvx2Kernels = {
     .make_tables = make_tables,
     .quantise_tables = quantise_tables,
     .scan = scan,
+    .add_sums = add_sums,
+    .max_weight = max_weight,
     .quantise_weights = quantise_weights,
     .value_dots = value_dots,
     .dot64 = dot64,
@@ -284,6 +466,9 @@ const Kernels kAvx2Kernels = {
     .dense_accumulate = dense_accumulate,
     .max_score = max_score,
     .exp_weights = exp_weights,
+    .tile_scores = tile_scores,
+    .tile_accumulate = tile_accumulate,
+    .transpose = transpose,
 };
 
 }  // namespace headq

@@ -27,15 +27,19 @@ void halves_to_floats(const uint16_t* in, size_t n, float* out) {
   _mm512_mask_storeu_ps(out + i, rest, _mm512_cvtph_ps(_mm256_maskz_loadu_epi16(rest, in + i)));
 }
 
-uint64_t visible_bits(const uint16_t* mask, int n) {
+uint64_t visible_bits(const uint16_t* mask, int n, bool* biased) {
   const __m512i drop = _mm512_set1_epi16(static_cast<int16_t>(0xfc00));
+  const __m512i magnitude = _mm512_set1_epi16(0x7fff);
   uint64_t bits = 0;
+  __mmask32 any = 0;
   for (int t = 0; t < n; t += 32) {
     const __mmask32 live = n - t >= 32 ? ~__mmask32{0} : (__mmask32{1} << (n - t)) - 1u;
-    const __mmask32 seen =
-        _mm512_mask_cmpneq_epi16_mask(live, _mm512_maskz_loadu_epi16(live, mask + t), drop);
+    const __m512i values = _mm512_maskz_loadu_epi16(live, mask + t);
+    const __mmask32 seen = _mm512_mask_cmpneq_epi16_mask(live, values, drop);
+    any |= _mm512_mask_test_epi16_mask(seen, values, magnitude);
     bits |= static_cast<uint64_t>(seen) << t;
   }
+  if (any != 0) *biased = true;
   return bits;
 }
 
@@ -54,118 +58,173 @@ float make_tables(const int* term_begin, const float* patterns, const float* c, 
   return _mm512_reduce_max_ps(largest);
 }
 
+// Signed bytes: T = lo + 255 * hi, so that one multiplier byte joins the two in vpdpbusd.
 void quantise_tables(const float* tables, int n_groups, float inv_unit, uint8_t* lo, uint8_t* hi) {
-  const __m512 inv = _mm512_set1_ps(inv_unit);
-  const __m512i bias = _mm512_set1_epi32(32768);
+  const __m512 inv = _mm512_set1_ps(inv_unit), inv_base = _mm512_set1_ps(1.0f / 255.0f);
+  const __m512i base = _mm512_set1_epi32(255);
   for (int g = 0; g < n_groups; ++g) {
-    const __m512i u = _mm512_add_epi32(
-        _mm512_cvtps_epi32(_mm512_mul_ps(_mm512_loadu_ps(tables + g * 16), inv)), bias);
-    _mm_storeu_si128(reinterpret_cast<__m128i*>(lo + g * 16), _mm512_cvtepi32_epi8(u));
-    _mm_storeu_si128(reinterpret_cast<__m128i*>(hi + g * 16),
-                     _mm512_cvtepi32_epi8(_mm512_srli_epi32(u, 8)));
+    const __m512i t = _mm512_cvtps_epi32(_mm512_mul_ps(_mm512_loadu_ps(tables + g * 16), inv));
+    const __m512i h = _mm512_cvtps_epi32(_mm512_mul_ps(_mm512_cvtepi32_ps(t), inv_base));
+    const __m512i l = _mm512_sub_epi32(t, _mm512_mullo_epi32(h, base));
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(lo + g * 16), _mm512_cvtepi32_epi8(l));
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(hi + g * 16), _mm512_cvtepi32_epi8(h));
   }
 }
 
-// Sums of bytes by token as 16-bit numbers: `all` adds even + 256 * odd, `odd` the odd ones.
-struct ByteSums {
-  __m512i all = _mm512_setzero_si512();
-  __m512i odd = _mm512_setzero_si512();
-
-  void add(__m512i bytes) {
-    all = _mm512_add_epi16(all, bytes);
-    odd = _mm512_add_epi16(odd, _mm512_srli_epi16(bytes, 8));
-  }
-};
-
-// Two groups side by side in a register: adds their halves to 32 tokens' sums of even and odd bytes.
-void add_halves(__m512i v, __m512i* sum) {
-  *sum = _mm512_add_epi32(*sum, _mm512_cvtepu16_epi32(_mm512_castsi512_si256(v)));
-  *sum = _mm512_add_epi32(*sum, _mm512_cvtepu16_epi32(_mm512_extracti64x4_epi64(v, 1)));
+// Byte 4 t + j of the result is byte t + `first` of group j, out of the 128 bytes of four groups.
+__m512i interleave_order(int first) {
+  alignas(64) uint8_t order[64];
+  for (int i = 0; i < 64; ++i) order[i] = static_cast<uint8_t>(i % 4 * 32 + i / 4 + first);
+  return _mm512_load_si512(order);
 }
 
-// sums[t] += low + 256 * high for 32 tokens.
-void add_sums(const ByteSums& low, const ByteSums& high, int32_t* sums) {
-  __m512i even = _mm512_setzero_si512(), odd = even, even_high = even, odd_high = even;
-  add_halves(_mm512_sub_epi16(low.all, _mm512_slli_epi16(low.odd, 8)), &even);
-  add_halves(low.odd, &odd);
-  add_halves(_mm512_sub_epi16(high.all, _mm512_slli_epi16(high.odd, 8)), &even_high);
-  add_halves(high.odd, &odd_high);
-  even = _mm512_add_epi32(even, _mm512_slli_epi32(even_high, 8));
-  odd = _mm512_add_epi32(odd, _mm512_slli_epi32(odd_high, 8));
-  const __m512i first = _mm512_setr_epi32(0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
-  const __m512i second =
-      _mm512_setr_epi32(8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31);
-  const __m512i a = _mm512_permutex2var_epi32(even, first, odd);
-  const __m512i b = _mm512_permutex2var_epi32(even, second, odd);
-  _mm512_storeu_si512(sums, _mm512_add_epi32(_mm512_loadu_si512(sums), a));
-  _mm512_storeu_si512(sums + 16, _mm512_add_epi32(_mm512_loadu_si512(sums + 16), b));
-}
-
-void scan(const uint8_t* codes, int n_groups, const uint8_t* lo, const uint8_t* hi, int32_t* sums) {
-  constexpr int kMaxGroups = 512;  // two groups a register: 256 * 255 fits 16 bits
+// Tokens side by side in lanes of 32 bits, each with its nibbles of four groups: a byte picks an
+// entry of four tables in a register (vpermb), and vpdpbusd adds the four.
+template <int kQueries>
+void scan_queries(const uint8_t* codes, int n_groups, const uint8_t* lo, const uint8_t* hi,
+                  size_t stride, int32_t* sums) {
   const __m512i low_nibble = _mm512_set1_epi8(15);
-  const __m512i spread = _mm512_setr_epi64(0, 1, 0, 1, 2, 3, 2, 3);  // each table in two lanes
-  for (int t = 0; t < 64; ++t) sums[t] = -32768 * n_groups;
-  for (int begin = 0; begin < n_groups; begin += kMaxGroups) {
-    const int end = n_groups - begin < kMaxGroups ? n_groups : begin + kMaxGroups;
-    ByteSums low0, low1, high0, high1;
-    for (int g = begin; g < end; g += 2) {
-      // Of a lone last group the second half is read as zeros: table 0 adds nothing.
-      const bool pair = g + 1 < end;
-      const __m512i c = pair ? _mm512_loadu_si512(codes + g * 32)
-                             : _mm512_zextsi256_si512(load256(codes + g * 32));
-      const __m256i tables_lo =
-          pair ? load256(lo + g * 16)
-               : _mm256_zextsi128_si256(_mm_loadu_si128(reinterpret_cast<const __m128i*>(lo + g * 16)));
-      const __m256i tables_hi =
-          pair ? load256(hi + g * 16)
-               : _mm256_zextsi128_si256(_mm_loadu_si128(reinterpret_cast<const __m128i*>(hi + g * 16)));
-      const __m512i tl = _mm512_permutexvar_epi64(spread, _mm512_castsi256_si512(tables_lo));
-      const __m512i th = _mm512_permutexvar_epi64(spread, _mm512_castsi256_si512(tables_hi));
-      const __m512i n0 = _mm512_and_si512(c, low_nibble);
-      const __m512i n1 = _mm512_and_si512(_mm512_srli_epi16(c, 4), low_nibble);
-      low0.add(_mm512_shuffle_epi8(tl, n0));
-      low1.add(_mm512_shuffle_epi8(tl, n1));
-      high0.add(_mm512_shuffle_epi8(th, n0));
-      high1.add(_mm512_shuffle_epi8(th, n1));
+  const __m512i table_of_byte = _mm512_set1_epi32(0x30201000);
+  const __m512i order_a = interleave_order(0), order_b = interleave_order(16);
+  const __m512i one = _mm512_set1_epi8(1), base = _mm512_set1_epi8(static_cast<char>(255));
+  __m512i sum[kQueries][4];
+  for (auto& query : sum) {
+    for (__m512i& s : query) s = _mm512_setzero_si512();
+  }
+  for (int g = 0; g < n_groups; g += 4) {
+    const int bytes = (n_groups - g) * 32;  // those of absent groups read as 0
+    const auto live = [](int n) {
+      return n >= 64 ? ~__mmask64{0} : n <= 0 ? __mmask64{0} : (__mmask64{1} << n) - 1u;
+    };
+    const __m512i first = _mm512_maskz_loadu_epi8(live(bytes), codes + g * 32);
+    const __m512i second = _mm512_maskz_loadu_epi8(live(bytes - 64), codes + g * 32 + 64);
+    const __m512i a = _mm512_permutex2var_epi8(first, order_a, second);
+    const __m512i b = _mm512_permutex2var_epi8(first, order_b, second);
+    constexpr int kAndOr = 0xea;
+    const __m512i index[4] = {
+        _mm512_ternarylogic_epi32(a, low_nibble, table_of_byte, kAndOr),
+        _mm512_ternarylogic_epi32(b, low_nibble, table_of_byte, kAndOr),
+        _mm512_ternarylogic_epi32(_mm512_srli_epi16(a, 4), low_nibble, table_of_byte, kAndOr),
+        _mm512_ternarylogic_epi32(_mm512_srli_epi16(b, 4), low_nibble, table_of_byte, kAndOr)};
+    // A table of an absent group counts with its entry 0: it is masked out.
+    const __mmask64 tables = live((n_groups - g) * 16);
+    for (int q = 0; q < kQueries; ++q) {
+      const size_t at = static_cast<size_t>(q) * stride + static_cast<size_t>(g) * 16;
+      const __m512i table_lo = _mm512_maskz_loadu_epi8(tables, lo + at);
+      const __m512i table_hi = _mm512_maskz_loadu_epi8(tables, hi + at);
+      for (int i = 0; i < 4; ++i) {
+        const __m512i l = _mm512_permutexvar_epi8(index[i], table_lo);
+        const __m512i h = _mm512_permutexvar_epi8(index[i], table_hi);
+        sum[q][i] = _mm512_dpbusd_epi32(_mm512_dpbusd_epi32(sum[q][i], one, l), base, h);
+      }
     }
-    add_sums(low0, high0, sums);
-    add_sums(low1, high1, sums + 32);
+  }
+  for (int q = 0; q < kQueries; ++q) {
+    for (int i = 0; i < 4; ++i) _mm512_storeu_si512(sums + q * 64 + i * 16, sum[q][i]);
   }
 }
 
-float quantise_weights(const float* p, const float* scale, int16_t* w) {
-  __m512 x[4];
+void scan(const uint8_t* codes, int n_groups, const uint8_t* lo, const uint8_t* hi, size_t stride,
+          int n, int32_t* sums) {
+  for (; n >= 4; n -= 4, lo += 4 * stride, hi += 4 * stride, sums += 4 * 64) {
+    scan_queries<4>(codes, n_groups, lo, hi, stride, sums);
+  }
+  if (n == 3) scan_queries<3>(codes, n_groups, lo, hi, stride, sums);
+  if (n == 2) scan_queries<2>(codes, n_groups, lo, hi, stride, sums);
+  if (n == 1) scan_queries<1>(codes, n_groups, lo, hi, stride, sums);
+}
+
+void add_sums(const int32_t* sums, float unit, const float* scale, const float* zero, float z,
+              float* out) {
+  for (int t = 0; t < 64; t += 16) {
+    __m512 x = _mm512_mul_ps(_mm512_set1_ps(unit),
+                             _mm512_cvtepi32_ps(_mm512_loadu_si512(sums + t)));
+    if (scale != nullptr) {
+      x = _mm512_add_ps(_mm512_mul_ps(_mm512_loadu_ps(scale + t), x),
+                        _mm512_mul_ps(_mm512_loadu_ps(zero + t), _mm512_set1_ps(z)));
+    }
+    _mm512_storeu_ps(out + t, _mm512_add_ps(_mm512_loadu_ps(out + t), x));
+  }
+}
+
+__m512 weights(const float* p, const float* scale, uint64_t mask, int t) {
+  const __mmask16 live = static_cast<__mmask16>(mask >> t);
+  const __m512 x = _mm512_maskz_loadu_ps(live, p + t);
+  return scale != nullptr ? _mm512_maskz_mul_ps(live, x, _mm512_loadu_ps(scale + t)) : x;
+}
+
+float max_weight(const float* p, const float* scale, uint64_t mask) {
   __m512 largest = _mm512_setzero_ps();
-  for (int i = 0; i < 4; ++i) {
-    x[i] = _mm512_loadu_ps(p + i * 16);
-    if (scale != nullptr) x[i] = _mm512_mul_ps(x[i], _mm512_loadu_ps(scale + i * 16));
-    largest = _mm512_max_ps(x[i], largest);
-  }
-  const float max = _mm512_reduce_max_ps(largest);
-  const __m512 inv = _mm512_set1_ps(max > 0.0f ? 32767.0f / max : 0.0f);
-  for (int i = 0; i < 4; ++i) {
-    const __m512i r = _mm512_cvtps_epi32(_mm512_mul_ps(x[i], inv));
-    _mm256_storeu_si256(reinterpret_cast<__m256i*>(w + i * 16), _mm512_cvtsepi32_epi16(r));
-  }
-  return max / 32767.0f;
+  for (int t = 0; t < 64; t += 16) largest = _mm512_max_ps(weights(p, scale, mask, t), largest);
+  return _mm512_reduce_max_ps(largest);
 }
 
-void value_dots(const uint8_t* codes, const int* group, const int8_t* tables, int n_terms,
-                const int16_t* w, int32_t* out) {
-  const __m256i low_nibble = _mm256_set1_epi8(15);
-  const __m512i w0 = _mm512_loadu_si512(w);
-  const __m512i w1 = _mm512_loadu_si512(w + 32);
-  for (int i = 0; i < n_terms; ++i) {
-    const __m256i c = load256(codes + group[i] * 32);
-    const __m256i table = _mm256_broadcastsi128_si256(
-        _mm_loadu_si128(reinterpret_cast<const __m128i*>(tables + i * 16)));
-    const __m256i a = _mm256_shuffle_epi8(table, _mm256_and_si256(c, low_nibble));
-    const __m256i b =
-        _mm256_shuffle_epi8(table, _mm256_and_si256(_mm256_srli_epi16(c, 4), low_nibble));
-    const __m512i s = _mm512_add_epi32(_mm512_madd_epi16(_mm512_cvtepi8_epi16(a), w0),
-                                       _mm512_madd_epi16(_mm512_cvtepi8_epi16(b), w1));
-    out[i] = _mm512_reduce_add_epi32(s);
+// High bytes, then low bytes: W = 256 * high + low.
+void quantise_weights(const float* p, const float* scale, uint64_t mask, float inv_unit, uint8_t* w) {
+  const __m512 inv = _mm512_set1_ps(inv_unit);
+  for (int t = 0; t < 64; t += 16) {
+    const __m512i x = _mm512_cvtps_epi32(_mm512_mul_ps(weights(p, scale, mask, t), inv));
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(w + t), _mm512_cvtepi32_epi8(_mm512_srli_epi32(x, 8)));
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(w + 64 + t), _mm512_cvtepi32_epi8(x));
+  }
+}
+
+// The 64 nibbles of a group in the order of tokens.
+__m512i nibbles_of(const uint8_t* codes) {
+  const __m512i shifts = _mm512_setr_epi64(0x3830282018100800, 0x3830282018100800, 0x3830282018100800,
+                                           0x3830282018100800, 0x3c342c241c140c04, 0x3c342c241c140c04,
+                                           0x3c342c241c140c04, 0x3c342c241c140c04);
+  const __m512i twice = _mm512_broadcast_i64x4(load256(codes));
+  return _mm512_and_si512(_mm512_multishift_epi64_epi8(shifts, twice), _mm512_set1_epi8(15));
+}
+
+// Four terms against up to three queries, all blocks at once. Lanes hold at most 16 blocks of
+// 4 * 255 * 128 each.
+template <int kQueries>
+void value_dots_of(const uint8_t* const* codes, int n_blocks, const int* group, const int8_t* tables,
+                   int n_terms, const uint8_t* w, int n_queries, int64_t* out) {
+  constexpr int kTerms = 4;
+  int offset[kTerms];
+  __m512i table[kTerms], high[kTerms][kQueries], low[kTerms][kQueries];
+  for (int i = 0; i < kTerms; ++i) {
+    const int term = i < n_terms ? i : n_terms - 1;
+    offset[i] = group[term] * 32;
+    table[i] = _mm512_broadcast_i32x4(
+        _mm_loadu_si128(reinterpret_cast<const __m128i*>(tables + term * 16)));
+    for (int q = 0; q < kQueries; ++q) high[i][q] = low[i][q] = _mm512_setzero_si512();
+  }
+  for (int b = 0; b < n_blocks; ++b, w += n_queries * kWeightBytes) {
+    for (int i = 0; i < kTerms; ++i) {
+      const __m512i x = _mm512_shuffle_epi8(table[i], nibbles_of(codes[b] + offset[i]));
+      for (int q = 0; q < kQueries; ++q) {
+        high[i][q] = _mm512_dpbusd_epi32(high[i][q], _mm512_loadu_si512(w + q * kWeightBytes), x);
+        low[i][q] = _mm512_dpbusd_epi32(low[i][q], _mm512_loadu_si512(w + q * kWeightBytes + 64), x);
+      }
+    }
+  }
+  for (int q = 0; q < kQueries; ++q) {
+    for (int i = 0; i < kTerms; ++i) {
+      out[q * kTerms + i] = 256 * static_cast<int64_t>(_mm512_reduce_add_epi32(high[i][q])) +
+                            _mm512_reduce_add_epi32(low[i][q]);
+    }
+  }
+}
+
+void value_dots(const uint8_t* const* codes, int n_blocks, const int* group, const int8_t* tables,
+                int n_terms, const uint8_t* w, int n_queries, float* out) {
+  for (int first = 0; first < n_queries; first += 3) {
+    const int n = n_queries - first < 3 ? n_queries - first : 3;
+    const auto run = n == 3 ? value_dots_of<3> : n == 2 ? value_dots_of<2> : value_dots_of<1>;
+    for (int i = 0; i < n_terms; i += 4) {
+      const int some = n_terms - i < 4 ? n_terms - i : 4;
+      int64_t sums[12];
+      run(codes, n_blocks, group + i, tables + i * 16, some, w + first * kWeightBytes, n_queries, sums);
+      for (int q = 0; q < n; ++q) {
+        for (int j = 0; j < some; ++j) {
+          out[(first + q) * n_terms + i + j] = static_cast<float>(sums[q * 4 + j]);
+        }
+      }
+    }
   }
 }
 
@@ -234,6 +293,116 @@ float exp_weights(const float* scores, int n, float max, float* p) {
   return lane_sum(s);
 }
 
+template <int kQueries>
+void scores_of(const float* q, size_t q_stride, const float* y, int n, float* out, size_t out_stride) {
+  __m512 sum[kQueries][4];
+  for (auto& query : sum) {
+    for (__m512& s : query) s = _mm512_setzero_ps();
+  }
+  for (int c = 0; c < n; ++c, y += 64) {
+    const __m512 y0 = _mm512_loadu_ps(y), y1 = _mm512_loadu_ps(y + 16), y2 = _mm512_loadu_ps(y + 32),
+                 y3 = _mm512_loadu_ps(y + 48);
+    for (int i = 0; i < kQueries; ++i) {
+      const __m512 x = _mm512_set1_ps(q[static_cast<size_t>(i) * q_stride + static_cast<size_t>(c)]);
+      sum[i][0] = _mm512_fmadd_ps(x, y0, sum[i][0]);
+      sum[i][1] = _mm512_fmadd_ps(x, y1, sum[i][1]);
+      sum[i][2] = _mm512_fmadd_ps(x, y2, sum[i][2]);
+      sum[i][3] = _mm512_fmadd_ps(x, y3, sum[i][3]);
+    }
+  }
+  for (int i = 0; i < kQueries; ++i, out += out_stride) {
+    for (int j = 0; j < 4; ++j) _mm512_storeu_ps(out + j * 16, sum[i][j]);
+  }
+}
+
+void tile_scores(const float* q, size_t q_stride, int n_queries, const float* y, int n, float* out,
+                 size_t out_stride) {
+  int i = 0;
+  for (; i + 4 <= n_queries; i += 4, q += 4 * q_stride, out += 4 * out_stride) {
+    scores_of<4>(q, q_stride, y, n, out, out_stride);
+  }
+  for (; i < n_queries; ++i, q += q_stride, out += out_stride) {
+    scores_of<1>(q, q_stride, y, n, out, out_stride);
+  }
+}
+
+// kWide registers of 16 coordinates.
+template <int kQueries, int kWide>
+void accumulate(const float* p, size_t p_stride, const float* v, int stride, float* acc,
+                size_t acc_stride) {
+  __m512 sum[kQueries][kWide];
+  for (int i = 0; i < kQueries; ++i) {
+    for (int j = 0; j < kWide; ++j) {
+      sum[i][j] = _mm512_loadu_ps(acc + static_cast<size_t>(i) * acc_stride + j * 16);
+    }
+  }
+  for (int t = 0; t < 64; ++t, v += stride) {
+    __m512 row[kWide];
+    for (int j = 0; j < kWide; ++j) row[j] = _mm512_loadu_ps(v + j * 16);
+    for (int i = 0; i < kQueries; ++i) {
+      const __m512 x = _mm512_set1_ps(p[static_cast<size_t>(i) * p_stride + static_cast<size_t>(t)]);
+      for (int j = 0; j < kWide; ++j) sum[i][j] = _mm512_fmadd_ps(x, row[j], sum[i][j]);
+    }
+  }
+  for (int i = 0; i < kQueries; ++i) {
+    for (int j = 0; j < kWide; ++j) {
+      _mm512_storeu_ps(acc + static_cast<size_t>(i) * acc_stride + j * 16, sum[i][j]);
+    }
+  }
+}
+
+void tile_accumulate(const float* p, size_t p_stride, int n_queries, const float* v, int stride,
+                     float* acc, size_t acc_stride) {
+  int i = 0;
+  const auto columns = [&]<int kQueries>() {
+    int c = 0;
+    for (; c + 64 <= stride; c += 64) {
+      accumulate<kQueries, 4>(p, p_stride, v + c, stride, acc + c, acc_stride);
+    }
+    for (; c < stride; c += 16) {
+      accumulate<kQueries, 1>(p, p_stride, v + c, stride, acc + c, acc_stride);
+    }
+    i += kQueries;
+    p += kQueries * p_stride;
+    acc += kQueries * acc_stride;
+  };
+  while (i + 4 <= n_queries) columns.template operator()<4>();
+  while (i < n_queries) columns.template operator()<1>();
+}
+
+// 16 x 16: transposes the 4 x 4 within lanes, then the lanes.
+void transpose16(const float* in, size_t in_stride, float* out, size_t out_stride) {
+  __m512 r[16], s[16];
+  for (size_t i = 0; i < 16; ++i) r[i] = _mm512_loadu_ps(in + i * in_stride);
+  for (int i = 0; i < 16; i += 4) {
+    const __m512 a = _mm512_unpacklo_ps(r[i], r[i + 1]), b = _mm512_unpackhi_ps(r[i], r[i + 1]);
+    const __m512 c = _mm512_unpacklo_ps(r[i + 2], r[i + 3]), d = _mm512_unpackhi_ps(r[i + 2], r[i + 3]);
+    s[i] = _mm512_shuffle_ps(a, c, 0x44);
+    s[i + 1] = _mm512_shuffle_ps(a, c, 0xee);
+    s[i + 2] = _mm512_shuffle_ps(b, d, 0x44);
+    s[i + 3] = _mm512_shuffle_ps(b, d, 0xee);
+  }
+  for (int j = 0; j < 4; ++j) {
+    const __m512 a = _mm512_shuffle_f32x4(s[j], s[j + 4], 0x88);
+    const __m512 b = _mm512_shuffle_f32x4(s[j], s[j + 4], 0xdd);
+    const __m512 c = _mm512_shuffle_f32x4(s[j + 8], s[j + 12], 0x88);
+    const __m512 d = _mm512_shuffle_f32x4(s[j + 8], s[j + 12], 0xdd);
+    float* to = out + static_cast<size_t>(j) * out_stride;
+    _mm512_storeu_ps(to, _mm512_shuffle_f32x4(a, c, 0x88));
+    _mm512_storeu_ps(to + 4 * out_stride, _mm512_shuffle_f32x4(b, d, 0x88));
+    _mm512_storeu_ps(to + 8 * out_stride, _mm512_shuffle_f32x4(a, c, 0xdd));
+    _mm512_storeu_ps(to + 12 * out_stride, _mm512_shuffle_f32x4(b, d, 0xdd));
+  }
+}
+
+void transpose(const float* in, size_t in_stride, int n_in, int n_out, float* out, size_t out_stride) {
+  for (size_t i = 0; i < static_cast<size_t>(n_in); i += 16) {
+    for (size_t j = 0; j < static_cast<size_t>(n_out); j += 16) {
+      transpose16(in + i * in_stride + j, in_stride, out + j * out_stride + i, out_stride);
+    }
+  }
+}
+
 }  // namespace
 
 const Kernels kAvx512Kernels = {
@@ -243,6 +412,8 @@ const Kernels kAvx512Kernels = {
     .make_tables = make_tables,
     .quantise_tables = quantise_tables,
     .scan = scan,
+    .add_sums = add_sums,
+    .max_weight = max_weight,
     .quantise_weights = quantise_weights,
     .value_dots = value_dots,
     .dot64 = dot64,
@@ -250,6 +421,9 @@ const Kernels kAvx512Kernels = {
     .dense_accumulate = dense_accumulate,
     .max_score = max_score,
     .exp_weights = exp_weights,
+    .tile_scores = tile_scores,
+    .tile_accumulate = tile_accumulate,
+    .transpose = transpose,
 };
 
 }  // namespace headq

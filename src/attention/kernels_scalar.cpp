@@ -27,9 +27,13 @@ void halves_to_floats(const uint16_t* in, size_t n, float* out) {
   for (size_t i = 0; i < n; ++i) out[i] = half_to_float(in[i]);
 }
 
-uint64_t visible_bits(const uint16_t* mask, int n) {
+uint64_t visible_bits(const uint16_t* mask, int n, bool* biased) {
   uint64_t bits = 0;
-  for (int t = 0; t < n; ++t) bits |= static_cast<uint64_t>(mask[t] != 0xfc00u) << t;
+  for (int t = 0; t < n; ++t) {
+    if (mask[t] == 0xfc00u) continue;
+    bits |= uint64_t{1} << t;
+    if ((mask[t] & 0x7fffu) != 0) *biased = true;
+  }
   return bits;
 }
 
@@ -50,6 +54,7 @@ float make_tables(const int* term_begin, const float* patterns, const float* c, 
   return largest;
 }
 
+// Biased bytes: T + 32768 = lo + 256 * hi.
 void quantise_tables(const float* tables, int n_groups, float inv_unit, uint8_t* lo, uint8_t* hi) {
   for (int i = 0; i < n_groups * 16; ++i) {
     const int u = static_cast<int>(std::nearbyintf(tables[i] * inv_unit)) + 32768;
@@ -58,34 +63,61 @@ void quantise_tables(const float* tables, int n_groups, float inv_unit, uint8_t*
   }
 }
 
-void scan(const uint8_t* codes, int n_groups, const uint8_t* lo, const uint8_t* hi, int32_t* sums) {
-  for (int t = 0; t < 64; ++t) sums[t] = -32768 * n_groups;
-  for (int g = 0; g < n_groups; ++g) {
-    for (int t = 0; t < 64; ++t) {
-      const int n = nibble(codes, g, t);
-      sums[t] += lo[g * 16 + n] + 256 * hi[g * 16 + n];
+void scan(const uint8_t* codes, int n_groups, const uint8_t* lo, const uint8_t* hi, size_t stride,
+          int n, int32_t* sums) {
+  for (int i = 0; i < n; ++i, lo += stride, hi += stride, sums += 64) {
+    for (int t = 0; t < 64; ++t) sums[t] = -32768 * n_groups;
+    for (int g = 0; g < n_groups; ++g) {
+      for (int t = 0; t < 64; ++t) {
+        const int entry = g * 16 + nibble(codes, g, t);
+        sums[t] += lo[entry] + 256 * hi[entry];
+      }
     }
   }
 }
 
-float quantise_weights(const float* p, const float* scale, int16_t* w) {
-  float x[64];
-  float largest = 0.0f;
+void add_sums(const int32_t* sums, float unit, const float* scale, const float* zero, float z,
+              float* out) {
   for (int t = 0; t < 64; ++t) {
-    x[t] = scale != nullptr ? p[t] * scale[t] : p[t];
-    largest = x[t] > largest ? x[t] : largest;
+    const float sum = unit * static_cast<float>(sums[t]);
+    out[t] += scale == nullptr ? sum : scale[t] * sum + zero[t] * z;
   }
-  const float inv = largest > 0.0f ? 32767.0f / largest : 0.0f;
-  for (int t = 0; t < 64; ++t) w[t] = static_cast<int16_t>(std::nearbyintf(x[t] * inv));
-  return largest / 32767.0f;
 }
 
-void value_dots(const uint8_t* codes, const int* group, const int8_t* tables, int n_terms,
-                const int16_t* w, int32_t* out) {
-  for (int i = 0; i < n_terms; ++i) {
-    int32_t sum = 0;
-    for (int t = 0; t < 64; ++t) sum += w[t] * tables[i * 16 + nibble(codes, group[i], t)];
-    out[i] = sum;
+float weight(const float* p, const float* scale, uint64_t mask, int t) {
+  if ((mask >> t & 1) == 0) return 0.0f;
+  return scale != nullptr ? p[t] * scale[t] : p[t];
+}
+
+float max_weight(const float* p, const float* scale, uint64_t mask) {
+  float largest = 0.0f;
+  for (int t = 0; t < 64; ++t) {
+    const float x = weight(p, scale, mask, t);
+    largest = x > largest ? x : largest;
+  }
+  return largest;
+}
+
+void quantise_weights(const float* p, const float* scale, uint64_t mask, float inv_unit, uint8_t* w) {
+  int16_t integers[64];
+  for (int t = 0; t < 64; ++t) {
+    integers[t] = static_cast<int16_t>(std::nearbyintf(weight(p, scale, mask, t) * inv_unit));
+  }
+  std::memcpy(w, integers, sizeof(integers));
+}
+
+void value_dots(const uint8_t* const* codes, int n_blocks, const int* group, const int8_t* tables,
+                int n_terms, const uint8_t* w, int n_queries, float* out) {
+  for (int q = 0; q < n_queries; ++q) {
+    for (int i = 0; i < n_terms; ++i) {
+      int64_t sum = 0;
+      for (int b = 0; b < n_blocks; ++b) {
+        int16_t weights[64];
+        std::memcpy(weights, w + (b * n_queries + q) * kWeightBytes, sizeof(weights));
+        for (int t = 0; t < 64; ++t) sum += weights[t] * tables[i * 16 + nibble(codes[b], group[i], t)];
+      }
+      out[q * n_terms + i] = static_cast<float>(sum);
+    }
   }
 }
 
@@ -142,6 +174,33 @@ float exp_weights(const float* scores, int n, float max, float* p) {
   return lane_sum(lane);
 }
 
+void tile_scores(const float* q, size_t q_stride, int n_queries, const float* y, int n, float* out,
+                 size_t out_stride) {
+  for (int i = 0; i < n_queries; ++i, q += q_stride, out += out_stride) {
+    for (int t = 0; t < 64; ++t) out[t] = 0.0f;
+    for (int c = 0; c < n; ++c) {
+      for (int t = 0; t < 64; ++t) out[t] = std::fma(q[c], y[c * 64 + t], out[t]);
+    }
+  }
+}
+
+void tile_accumulate(const float* p, size_t p_stride, int n_queries, const float* v, int stride,
+                     float* acc, size_t acc_stride) {
+  for (int i = 0; i < n_queries; ++i, p += p_stride, acc += acc_stride) {
+    for (int t = 0; t < 64; ++t) {
+      for (int c = 0; c < stride; ++c) acc[c] = std::fma(p[t], v[t * stride + c], acc[c]);
+    }
+  }
+}
+
+void transpose(const float* in, size_t in_stride, int n_in, int n_out, float* out, size_t out_stride) {
+  for (size_t i = 0; i < static_cast<size_t>(n_in); ++i) {
+    for (size_t j = 0; j < static_cast<size_t>(n_out); ++j) {
+      out[j * out_stride + i] = in[i * in_stride + j];
+    }
+  }
+}
+
 }  // namespace
 
 const Kernels kScalarKernels = {
@@ -151,6 +210,8 @@ const Kernels kScalarKernels = {
     .make_tables = make_tables,
     .quantise_tables = quantise_tables,
     .scan = scan,
+    .add_sums = add_sums,
+    .max_weight = max_weight,
     .quantise_weights = quantise_weights,
     .value_dots = value_dots,
     .dot64 = dot64,
@@ -158,6 +219,9 @@ const Kernels kScalarKernels = {
     .dense_accumulate = dense_accumulate,
     .max_score = max_score,
     .exp_weights = exp_weights,
+    .tile_scores = tile_scores,
+    .tile_accumulate = tile_accumulate,
+    .transpose = transpose,
 };
 
 }  // namespace headq

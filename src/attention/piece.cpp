@@ -8,6 +8,8 @@ namespace headq {
 namespace {
 
 constexpr float kNegInf = -INFINITY;
+// Queries of a tile from which a block is decoded for all of them, and the most of a tile.
+constexpr int kTileFrom = 16, kTileQueries = 64;
 
 size_t padded(size_t n) { return (n + 15) / 16 * 16; }
 
@@ -26,13 +28,17 @@ void for_runs(uint64_t bits, const Fn& fn) {
   }
 }
 
+// Brings the codes of a block near; what comes next is in memory that no prefetcher foresees.
+void prefetch(const uint8_t* data, size_t n) {
+  for (size_t i = 0; i < n; i += 64) __builtin_prefetch(data + i, 0, 2);
+}
+
 }  // namespace
 
 PieceContext::CodecSizes::CodecSizes(const SideStore& side) {
   const auto raise = [](size_t& size, size_t value) { size = std::max(size, value); };
   for (int head = 0; head < side.n_head() && !side.is_dense(); ++head) {
     const Codec& codec = side.codec(head);
-    raise(n_coef, static_cast<size_t>(codec.n_coef()));
     raise(n_segments, codec.segments().size());
     raise(n_terms, codec.patterns().size() / 16);
     raise(n_unpacked, static_cast<size_t>(codec.n_unpacked()));
@@ -40,89 +46,109 @@ PieceContext::CodecSizes::CodecSizes(const SideStore& side) {
     raise(n_params, static_cast<size_t>(codec.layout().n_params));
     raise(n_value_terms, codec.terms().group.size());
     raise(n_coords, static_cast<size_t>(codec.n_coords()));
+    raise(n_rows, static_cast<size_t>(std::max(codec.n_coords(), codec.n_coef())));
   }
 }
 
-// Scratch of one thread. Without block parameters the tables of a query hold for all blocks, so
-// every query has its own; otherwise the first one's are made anew for each block and query.
+// Scratch of one thread.
 struct PieceContext::Work {
-  float* q = nullptr;          // [queries][key_stride] times scale (and 1 / softcap)
-  float* coef = nullptr;       // [queries][n_coef]
-  float* zero_coef = nullptr;  // [queries][segments]
-  float* shared = nullptr;     // [queries]
-  float* unpacked = nullptr;   // [n_unpacked]
-  float* key_params = nullptr;    // [n_params] of the block
-  float* value_params = nullptr;  // [value n_params]
-  float* c = nullptr;             // [n_terms]
-  float* tables = nullptr;        // [n_groups][16]
-  float* units = nullptr;         // [queries][segments]
-  uint8_t* lo = nullptr;          // [queries][n_groups][16]
-  uint8_t* hi = nullptr;
-  int32_t* sums = nullptr;   // [64]
-  float* scores = nullptr;   // [queries][kPieceTokens], then the weights
-  float* p = nullptr;        // [64]
-  int16_t* w = nullptr;      // [64]
-  int32_t* dots = nullptr;   // [value terms]
-  size_t total = 0;          // floats
+  float* scores = nullptr;  // [queries][kPieceTokens], then the weights
 
-  Work(float* base, size_t queries, size_t key_stride, const CodecSizes& key,
-       const CodecSizes& value) {
-    const auto take = [&](auto*& pointer, size_t n_floats) {
-      pointer = reinterpret_cast<std::remove_reference_t<decltype(pointer)>>(base + total);
-      total += padded(n_floats);
-    };
-    take(q, queries * key_stride);
-    take(coef, queries * key.n_coef);
-    take(zero_coef, queries * key.n_segments);
-    take(shared, queries);
-    take(unpacked, key.n_unpacked);
-    take(key_params, key.n_params);
-    take(value_params, value.n_params);
-    take(c, key.n_terms);
-    take(tables, key.n_groups * 16);
-    take(units, queries * key.n_segments);
-    take(lo, queries * key.n_groups * 4);
-    take(hi, queries * key.n_groups * 4);
-    take(sums, kBlockTokens);
-    take(scores, queries * kPieceTokens);
-    take(p, kBlockTokens);
-    take(w, kBlockTokens / 2);
-    take(dots, value.n_value_terms);
+  // Scanning:
+  int32_t* sums = nullptr;     // [queries][64]
+  float* key_params = nullptr;  // [n_params] of the block
+  float* unpacked = nullptr;    // [n_unpacked]
+  float* c = nullptr;           // [n_terms]
+  float* tables = nullptr;      // [n_groups][16]
+  float* units = nullptr;       // [queries][segments]
+  uint8_t* lo = nullptr;        // [queries][n_groups][16] where the block's parameters matter
+  uint8_t* hi = nullptr;
+  float* value_params = nullptr;     // [blocks][value n_params]
+  uint8_t* w = nullptr;              // [blocks][queries][kWeightBytes]
+  float* dots = nullptr;             // [queries][value terms]
+  float* masked = nullptr;           // [64]
+  const uint8_t** codes = nullptr;   // [blocks] that some query reads packed
+  uint64_t* coded = nullptr;         // [blocks][rows] the cells that are
+  int* block_of = nullptr;           // [blocks] of the piece
+
+  // Decoding tiles:
+  float* y = nullptr;           // coordinates [rows][64] or dense rows
+  float* turned = nullptr;      // their transpose
+  float* other = nullptr;       // [queries][64]
+  Cells* cells = nullptr;       // [rows of the tile]
+
+  size_t total = 0;  // floats
+
+  template <typename T>
+  void take(float* base, T*& pointer, size_t n) {
+    pointer = reinterpret_cast<T*>(base + total);
+    total += padded((n * sizeof(T) + sizeof(float) - 1) / sizeof(float));
   }
 };
 
+PieceContext::Work PieceContext::work_at(float* base) const {
+  Work work;
+  const size_t n = static_cast<size_t>(max_queries_), rows = static_cast<size_t>(tile_rows_);
+  const CodecSizes &key = key_sizes_, &value = value_sizes_;
+  work.take(base, work.scores, n * kPieceTokens);
+  if (scans_) {
+    work.take(base, work.sums, n * kBlockTokens);
+    work.take(base, work.key_params, key.n_params);
+    work.take(base, work.unpacked, key.n_unpacked);
+    work.take(base, work.c, key.n_terms);
+    work.take(base, work.tables, key.n_groups * 16);
+    work.take(base, work.units, n * key.n_segments);
+    work.take(base, work.lo, n * key.n_groups * 16);
+    work.take(base, work.hi, n * key.n_groups * 16);
+    work.take(base, work.value_params, kPieceBlocks * value.n_params);
+    work.take(base, work.w, kPieceBlocks * n * kWeightBytes);
+    work.take(base, work.dots, n * value.n_value_terms);
+    work.take(base, work.masked, kBlockTokens);
+    work.take(base, work.codes, kPieceBlocks);
+    work.take(base, work.coded, kPieceBlocks * rows);
+    work.take(base, work.block_of, kPieceBlocks);
+    return work;
+  }
+  const size_t widest = std::max({padded(key.n_rows), padded(value.n_rows),
+                                  static_cast<size_t>(key_stride_), static_cast<size_t>(value_stride_)});
+  work.take(base, work.y, widest * kBlockTokens);
+  work.take(base, work.turned, widest * kBlockTokens);
+  work.take(base, work.other, n * kBlockTokens);
+  work.take(base, work.cells, rows);
+  return work;
+}
+
+size_t PieceContext::scratch_floats() const { return work_at(nullptr).total; }
+
+bool PieceContext::scans(const LayerCache& cache, const AttentionInputs& in) {
+  return in.n_rows * (in.n_head / cache.shape().n_head_kv) < kTileFrom;
+}
+
 PieceContext::PieceContext(const LayerCache& cache, const Kernels& kernels,
-                           const AttentionInputs& in, const uint64_t* visible, int n_blocks,
-                           const float* slopes)
+                           const AttentionInputs& in, const Queries& queries, const uint64_t* visible,
+                           bool biased, int n_blocks, const float* slopes)
     : cache_(cache),
       kernels_(kernels),
       in_(in),
+      queries_(queries),
       visible_(visible),
+      biased_(biased),
       n_blocks_(n_blocks),
       slopes_(slopes),
       key_sizes_(cache.keys()),
       value_sizes_(cache.values()),
-      group_(in.n_head / cache.shape().n_head_kv) {
-  const SideStore& keys = cache.keys();
-  const SideStore& values = cache.values();
+      group_(in.n_head / cache.shape().n_head_kv),
+      scans_(scans(cache, in)) {
   tile_rows_ = std::clamp(kTileQueries / group_, 1, std::max(in.n_rows, 1));
   max_queries_ = tile_rows_ * group_;
   const size_t row_tiles = static_cast<size_t>((in.n_rows + tile_rows_ - 1) / tile_rows_);
-  tiles_per_stream_ = row_tiles * static_cast<size_t>(keys.n_head());
+  tiles_per_stream_ = row_tiles * static_cast<size_t>(cache.shape().n_head_kv);
   n_tiles_ = tiles_per_stream_ * static_cast<size_t>(in.n_streams);
   n_pieces_ = static_cast<size_t>((n_blocks + kPieceBlocks - 1) / kPieceBlocks);
-  key_stride_ = keys.row_stride();
-  value_stride_ = values.row_stride();
-  query_floats_ = kPartialHeader + static_cast<size_t>(value_stride_) +
-                  padded(value_sizes_.n_coords);
+  key_stride_ = cache.keys().row_stride();
+  value_stride_ = cache.values().row_stride();
+  query_floats_ = kPartialHeader + static_cast<size_t>(value_stride_) + padded(value_sizes_.n_coords);
 }
-
-PieceContext::Work PieceContext::work_at(float* scratch) const {
-  return Work(scratch, static_cast<size_t>(max_queries_), static_cast<size_t>(key_stride_),
-              key_sizes_, value_sizes_);
-}
-
-size_t PieceContext::scratch_floats() const { return work_at(nullptr).total; }
 
 PieceContext::Tile PieceContext::tile_at(size_t index) const {
   const size_t in_stream = index % tiles_per_stream_;
@@ -133,211 +159,352 @@ PieceContext::Tile PieceContext::tile_at(size_t index) const {
   tile.first_row = static_cast<int>(in_stream / n_kv_heads) * tile_rows_;
   tile.n_rows = std::min(tile_rows_, in_.n_rows - tile.first_row);
   tile.n_queries = tile.n_rows * group_;
+  tile.first_query = queries_.index(tile.stream, tile.kv_head, tile.first_row);
   return tile;
 }
 
-// Cells of a block that this query reads packed on one side.
-uint64_t PieceContext::packed_cells(const SideStore& side, size_t block, uint64_t own_stamp) const {
-  const uint64_t packed = side.packed_mask(block);
-  if (packed == 0 || cache_.reads_packed(block, own_stamp)) return packed;
-  return packed & ~side.dense_mask(block);
+PieceContext::BlockView PieceContext::view(const SideStore& side, const Tile& tile, int block) const {
+  BlockView out;
+  out.side = &side;
+  out.kv_head = tile.kv_head;
+  out.at = static_cast<size_t>(in_.first_stream + tile.stream) *
+               static_cast<size_t>(cache_.blocks_per_stream()) + static_cast<size_t>(block);
+  if (side.packed_mask(out.at) == 0) return out;
+  out.codec = &side.codec(tile.kv_head);
+  out.packed = side.packed(out.at, tile.kv_head);
+  return out;
 }
 
-void PieceContext::load_params(const Codec& codec, const uint8_t* packed, float* params) const {
-  const BlockLayout& layout = codec.layout();
-  kernels_.halves_to_floats(layout.params(packed), static_cast<size_t>(layout.n_params), params);
+PieceContext::Cells PieceContext::cells(const BlockView& view, const Tile& tile, int row,
+                                        int block) const {
+  Cells out;
+  out.visible = visible_row(tile, row)[block];
+  const uint64_t packed = view.side->packed_mask(view.at), dense = view.side->dense_mask(view.at);
+  const bool prefers_packed = packed == 0 || cache_.reads_packed(view.at, own_stamp(tile, row));
+  out.coded = (prefers_packed ? packed : packed & ~dense) & out.visible;
+  out.dense = dense & out.visible & ~out.coded;
+  return out;
 }
 
-// Query i of a tile is head i % group of row i / group.
-void PieceContext::load_queries(const Tile& tile, Work& work) const {
-  const float scale = in_.softcap != 0.0f ? in_.scale / in_.softcap : in_.scale;
-  const int d = cache_.shape().d_k;
-  for (int i = 0; i < tile.n_queries; ++i) {
-    const float* from = in_.q + static_cast<size_t>(tile.stream) * in_.q_stream +
-                        static_cast<size_t>(tile.first_row + i / group_) * in_.q_row +
-                        static_cast<size_t>(tile.kv_head * group_ + i % group_) * in_.q_head;
-    float* q = work.q + i * key_stride_;
-    for (int c = 0; c < d; ++c) q[c] = from[c] * scale;
-    std::fill(q + d, q + key_stride_, 0.0f);
-    if (cache_.keys().is_dense()) continue;
-    const Codec& codec = cache_.keys().codec(tile.kv_head);
-    const int n_segments = static_cast<int>(codec.segments().size());
-    work.shared[i] =
-        codec.analyse(q, work.coef + i * codec.n_coef(), work.zero_coef + i * n_segments);
-    if (codec.has_block_params()) continue;
-    codec.unpack(work.key_params, work.unpacked);
-    make_query_tables(codec, i, work);
-  }
+void PieceContext::load_params(const BlockView& view, float* params) const {
+  const BlockLayout& layout = view.codec->layout();
+  kernels_.halves_to_floats(layout.params(view.packed), static_cast<size_t>(layout.n_params), params);
 }
 
-// Integer tables of one query. With block parameters work.c holds the block's coefficients already.
-void PieceContext::make_query_tables(const Codec& codec, int query, Work& work) const {
-  const bool per_query = !codec.has_block_params();
-  const size_t n_groups = static_cast<size_t>(codec.layout().n_groups);
-  const size_t slot = per_query ? static_cast<size_t>(query) : 0;
-  const size_t n_segments = codec.segments().size();
-  if (per_query) {
-    codec.term_coefficients(work.coef + query * codec.n_coef(), work.unpacked, work.c);
-  }
-  for (size_t s = 0; s < n_segments; ++s) {
-    const Segment& segment = codec.segments()[s];
-    const float largest =
-        kernels_.make_tables(codec.term_begin().data(), codec.patterns().data(), work.c,
-                             segment.group_begin, segment.group_end, work.tables);
-    work.units[slot * n_segments + s] = largest / 32767.0f;
-    const size_t first = (slot * n_groups + static_cast<size_t>(segment.group_begin)) * 16;
-    kernels_.quantise_tables(work.tables, segment.group_end - segment.group_begin,
-                             largest > 0.0f ? 32767.0f / largest : 0.0f, work.lo + first,
-                             work.hi + first);
-  }
+// Query i of a tile is head i % group of row i / group; its dense accumulator, the coded one behind.
+float* PieceContext::accumulators(float* partial, int query) const {
+  return partial + static_cast<size_t>(query) * query_floats_ + kPartialHeader;
 }
 
-// Scores of the 64 cells of a packed block for one query; work.unpacked and work.key_params hold
-// the block's parameters.
-void PieceContext::score_packed(const Codec& codec, const uint8_t* packed, int query,
-                                Work& work, float* out) const {
-  const size_t n_segments = codec.segments().size();
-  const size_t n_groups = static_cast<size_t>(codec.layout().n_groups);
-  float constant = work.shared[query];
-  size_t slot = static_cast<size_t>(query);
-  if (codec.has_block_params()) {
-    constant +=
-        codec.term_coefficients(work.coef + query * codec.n_coef(), work.unpacked, work.c);
-    make_query_tables(codec, query, work);
-    slot = 0;
-  }
-  std::fill_n(out, kBlockTokens, constant);
-  for (size_t s = 0; s < n_segments; ++s) {
-    const Segment& segment = codec.segments()[s];
-    const size_t first = (slot * n_groups + static_cast<size_t>(segment.group_begin)) * 16;
-    kernels_.scan(packed + segment.group_begin * kGroupBytes,
-                  segment.group_end - segment.group_begin, work.lo + first, work.hi + first,
-                  work.sums);
-    const float unit = work.units[slot * n_segments + s];
-    if (segment.token_params < 0) {
-      for (int t = 0; t < kBlockTokens; ++t) out[t] += unit * static_cast<float>(work.sums[t]);
-      continue;
+// --- Scores
+
+// Scores of a packed block by tables, for all queries of the tile.
+void PieceContext::scan_block(const BlockView& keys, const Tile& tile, float* scores,
+                              Work& work) const {
+  const Codec& codec = *keys.codec;
+  const auto segments = codec.segments();
+  const size_t n_segments = segments.size();
+  const bool block_params = codec.has_block_params();
+  const size_t table_bytes = queries_.table_bytes();
+  const size_t n = static_cast<size_t>(tile.n_queries);
+  if (codec.layout().n_params > 0) load_params(keys, work.key_params);
+  if (block_params) codec.unpack(work.key_params, work.unpacked);
+  for (size_t i = 0; i < n; ++i) {
+    const size_t query = tile.first_query + i;
+    float constant = queries_.shared(query);
+    if (block_params) {
+      constant += codec.term_coefficients(queries_.coef(query), work.unpacked, work.c);
+      make_tables(codec, kernels_, work.c, work.tables, work.lo + i * table_bytes,
+                  work.hi + i * table_bytes, work.units + i * n_segments);
     }
-    const float* scale = work.key_params + segment.token_params;
-    const float* zero = scale + kBlockTokens;
-    const float z = work.zero_coef[static_cast<size_t>(query) * n_segments + s];
-    for (int t = 0; t < kBlockTokens; ++t) {
-      out[t] += scale[t] * (unit * static_cast<float>(work.sums[t])) + zero[t] * z;
+    std::fill_n(scores + i * kPieceTokens, kBlockTokens, constant);
+  }
+  const uint8_t* lo = block_params ? work.lo : queries_.lo(tile.first_query);
+  const uint8_t* hi = block_params ? work.hi : queries_.hi(tile.first_query);
+  for (size_t s = 0; s < n_segments; ++s) {
+    const Segment& segment = segments[s];
+    const size_t first = static_cast<size_t>(segment.group_begin) * 16;
+    kernels_.scan(keys.packed + segment.group_begin * kGroupBytes,
+                  segment.group_end - segment.group_begin, lo + first, hi + first, table_bytes,
+                  tile.n_queries, work.sums);
+    const bool token_params = segment.token_params >= 0;
+    const float* scale = token_params ? work.key_params + segment.token_params : nullptr;
+    const float* zero = token_params ? scale + kBlockTokens : nullptr;
+    for (size_t i = 0; i < n; ++i) {
+      const size_t query = tile.first_query + i;
+      const float unit = block_params ? work.units[i * n_segments + s] : queries_.units(query)[s];
+      kernels_.add_sums(work.sums + i * kBlockTokens, unit, scale, zero, queries_.zero_coef(query)[s],
+                        scores + i * kPieceTokens);
     }
+  }
+}
+
+// Scores of a packed block from its coordinates, for the queries of some rows of the tile.
+void PieceContext::multiply_block(const BlockView& keys, const Tile& tile, int first_row, int n_rows,
+                                  float* scores, Work& work) const {
+  keys.codec->coordinates(keys.packed, work.y);
+  const int first = first_row * group_, n = n_rows * group_;
+  const size_t query = tile.first_query + static_cast<size_t>(first);
+  float* out = scores + static_cast<size_t>(first) * kPieceTokens;
+  kernels_.tile_scores(queries_.coef(query), queries_.coef_stride(), n, work.y, keys.codec->n_coef(), out,
+                       kPieceTokens);
+  for (int i = 0; i < n; ++i) {
+    const float shared = queries_.shared(query + static_cast<size_t>(i));
+    float* row = out + static_cast<size_t>(i) * kPieceTokens;
+    for (int t = 0; t < kBlockTokens; ++t) row[t] += shared;
+  }
+}
+
+// f32 rows [64][stride] of the dense cells wanted, zeros elsewhere.
+void PieceContext::load_dense_rows(const BlockView& view, uint64_t wanted, int stride,
+                                   float* rows) const {
+  std::fill_n(rows, kBlockTokens * stride, 0.0f);
+  for_runs(wanted, [&](int first, int count) {
+    kernels_.halves_to_floats(view.side->dense_row(view.at, view.kv_head, first),
+                              static_cast<size_t>(count * stride), rows + first * stride);
+  });
+}
+
+// Puts the scores of dense cells in their places, for all queries that read any.
+void PieceContext::score_dense_tile(const BlockView& keys, const Tile& tile, int block, float* scores,
+                                    Work& work) const {
+  uint64_t wanted = 0;
+  int first_row = tile.n_rows, end_row = 0;
+  for (int row = 0; row < tile.n_rows; ++row) {
+    work.cells[row] = cells(keys, tile, row, block);
+    if (work.cells[row].dense == 0) continue;
+    wanted |= work.cells[row].dense;
+    first_row = std::min(first_row, row);
+    end_row = row + 1;
+  }
+  if (wanted == 0) return;
+  load_dense_rows(keys, wanted, key_stride_, work.y);
+  kernels_.transpose(work.y, static_cast<size_t>(key_stride_), kBlockTokens, key_stride_, work.turned,
+                     kBlockTokens);
+  const int first = first_row * group_;
+  kernels_.tile_scores(queries_.query(tile.first_query + static_cast<size_t>(first)), queries_.stride(),
+                       (end_row - first_row) * group_, work.turned, key_stride_, work.other, kBlockTokens);
+  for (int i = first; i < end_row * group_; ++i) {
+    const float* from = work.other + (i - first) * kBlockTokens;
+    float* to = scores + static_cast<size_t>(i) * kPieceTokens;
+    for_runs(work.cells[i / group_].dense,
+             [&](int t, int count) { std::copy_n(from + t, count, to + t); });
   }
 }
 
 // Scores of one block for all queries of the tile, [queries] at kPieceTokens apart.
 void PieceContext::score_block(const Tile& tile, int block, float* scores, Work& work) const {
-  const SideStore& keys = cache_.keys();
-  const size_t at = cache_block(tile, block);
-  const uint8_t* packed = nullptr;
-  const Codec* codec = nullptr;
-  if (keys.packed_mask(at) != 0) {
-    packed = keys.packed(at, tile.kv_head);
-    codec = &keys.codec(tile.kv_head);
-    load_params(*codec, packed, work.key_params);
-    if (codec->has_block_params()) codec->unpack(work.key_params, work.unpacked);
+  const BlockView keys = view(cache_.keys(), tile, block);
+  int first_row = tile.n_rows, end_row = 0;  // rows that read the block packed
+  for (int row = 0; row < tile.n_rows && keys.codec != nullptr; ++row) {
+    if (cells(keys, tile, row, block).coded == 0) continue;
+    first_row = std::min(first_row, row);
+    end_row = row + 1;
   }
+  if (end_row > 0 && scans_) scan_block(keys, tile, scores, work);
+  if (end_row > 0 && !scans_) multiply_block(keys, tile, first_row, end_row - first_row, scores, work);
+  if (!scans_) score_dense_tile(keys, tile, block, scores, work);
   for (int i = 0; i < tile.n_queries; ++i) {
     float* out = scores + static_cast<size_t>(i) * kPieceTokens;
-    const int row = i / group_;
-    const uint64_t visible = visible_row(tile, row)[block];
-    if (visible == 0) {
+    const Cells read = cells(keys, tile, i / group_, block);
+    if (read.visible == 0) {
       std::fill_n(out, kBlockTokens, kNegInf);
       continue;
     }
-    const uint64_t coded = packed_cells(keys, at, own_stamp(tile, row));
-    if ((coded & visible) != 0) {
-      score_packed(*codec, packed, i, work, out);
-    } else {
-      std::fill_n(out, kBlockTokens, 0.0f);
+    if (scans_) {
+      for_runs(read.dense, [&](int first, int count) {
+        kernels_.dense_scores(keys.side->dense_row(keys.at, tile.kv_head, first), key_stride_, count,
+                              queries_.query(tile.first_query + static_cast<size_t>(i)), out + first);
+      });
     }
-    for_runs(keys.dense_mask(at) & ~coded & visible, [&](int first, int count) {
-      kernels_.dense_scores(keys.dense_row(at, tile.kv_head, first), key_stride_, count,
-                            work.q + i * key_stride_, out + first);
-    });
-    for_runs(visible & ~keys.held_mask(at),
+    for_runs(read.visible & ~keys.side->held_mask(keys.at),
              [&](int first, int count) { std::fill_n(out + first, count, 0.0f); });
-    adjust_scores(tile, i, block, visible, out);
+    adjust_scores(tile, i, block, read.visible, out);
   }
 }
 
 void PieceContext::adjust_scores(const Tile& tile, int query, int block, uint64_t visible,
                                  float* scores) const {
+  if (visible != ~uint64_t{0}) {
+    for_runs(~visible, [&](int first, int count) { std::fill_n(scores + first, count, kNegInf); });
+  }
   if (in_.softcap != 0.0f) {
-    for (int t = 0; t < kBlockTokens; ++t) scores[t] = in_.softcap * std::tanh(scores[t]);
-  }
-  if (in_.mask != nullptr) {
-    const int first = block * kBlockTokens;
-    const int n = std::min(kBlockTokens, in_.n_kv - first);
-    const Half* mask = in_.mask + static_cast<size_t>(tile.stream) * in_.mask_stream +
-                       static_cast<size_t>(tile.first_row + query / group_) * in_.mask_row + first;
-    float bias[kBlockTokens];
-    kernels_.halves_to_floats(mask, static_cast<size_t>(n), bias);
-    const float slope = slopes_[tile.kv_head * group_ + query % group_];
-    for (int t = 0; t < n; ++t) scores[t] += slope * bias[t];
-  }
-  if (visible == ~uint64_t{0}) return;
-  for_runs(~visible, [&](int first, int count) { std::fill_n(scores + first, count, kNegInf); });
-}
-
-void PieceContext::weigh_packed(const Codec& codec, const uint8_t* packed, const float* p,
-                                float* acc, Work& work) const {
-  const ValueTerms& terms = codec.terms();
-  const auto segments = codec.segments();
-  for (size_t s = 0; s < segments.size(); ++s) {
-    const Segment& segment = segments[s];
-    const bool token_params = segment.token_params >= 0;
-    const float* scale = token_params ? work.value_params + segment.token_params : nullptr;
-    const float unit = kernels_.quantise_weights(p, scale, work.w);
-    const int n_terms = segment.term_end - segment.term_begin;
-    kernels_.value_dots(packed, terms.group.data() + segment.term_begin,
-                        terms.table.data() + segment.term_begin * 16, n_terms, work.w, work.dots);
-    const int* coord = terms.coord.data() + segment.term_begin;
-    const float* term_scale = terms.scale.data() + segment.term_begin;
-    for (int i = 0; i < n_terms; ++i) {
-      acc[coord[i]] += unit * term_scale[i] * static_cast<float>(work.dots[i]);
-    }
-    if (!token_params) continue;
-    const float zero = kernels_.dot64(p, scale + kBlockTokens);
-    const int* order = codec.coord_order().data();
-    for (int i = segment.coord_begin; i < segment.coord_end; ++i) acc[order[i]] += zero;
-  }
-}
-
-// Adds one block's weighted values to every query's accumulators.
-void PieceContext::weigh_block(const Tile& tile, int block, const float* weights, float* partial,
-                               Work& work) const {
-  const SideStore& values = cache_.values();
-  const size_t at = cache_block(tile, block);
-  const uint8_t* packed = nullptr;
-  const Codec* codec = nullptr;
-  if (values.packed_mask(at) != 0) {
-    packed = values.packed(at, tile.kv_head);
-    codec = &values.codec(tile.kv_head);
-    load_params(*codec, packed, work.value_params);
-  }
-  for (int i = 0; i < tile.n_queries; ++i) {
-    const int row = i / group_;
-    const uint64_t visible = visible_row(tile, row)[block];
-    if (visible == 0) continue;
-    const float* p = weights + static_cast<size_t>(i) * kPieceTokens;
-    float* dense_acc = partial + static_cast<size_t>(i) * query_floats_ + kPartialHeader;
-    const uint64_t coded = packed_cells(values, at, own_stamp(tile, row)) & visible;
-    for_runs(values.dense_mask(at) & ~coded & visible, [&](int first, int count) {
-      kernels_.dense_accumulate(values.dense_row(at, tile.kv_head, first), value_stride_, count,
-                                p + first, dense_acc);
+    for_runs(visible, [&](int first, int count) {
+      for (int t = first; t < first + count; ++t) scores[t] = in_.softcap * std::tanh(scores[t]);
     });
-    if (coded == 0) continue;
-    const float* packed_p = p;
-    if (coded != ~uint64_t{0}) {
-      std::fill_n(work.p, kBlockTokens, 0.0f);
-      for_runs(coded, [&](int first, int count) { std::copy_n(p + first, count, work.p + first); });
-      packed_p = work.p;
-    }
-    weigh_packed(*codec, packed, packed_p, dense_acc + value_stride_, work);
   }
+  if (!biased_) return;
+  const int first = block * kBlockTokens;
+  const int n = std::min(kBlockTokens, in_.n_kv - first);
+  const Half* mask = in_.mask + static_cast<size_t>(tile.stream) * in_.mask_stream +
+                     static_cast<size_t>(tile.first_row + query / group_) * in_.mask_row + first;
+  float bias[kBlockTokens];
+  kernels_.halves_to_floats(mask, static_cast<size_t>(n), bias);
+  const float slope = slopes_[tile.kv_head * group_ + query % group_];
+  for (int t = 0; t < n; ++t) scores[t] += slope * bias[t];
+}
+
+// --- Values
+
+void PieceContext::weigh_dense(const BlockView& values, const Tile& tile, int block,
+                               const float* weights, float* partial) const {
+  for (int i = 0; i < tile.n_queries; ++i) {
+    const float* p = weights + static_cast<size_t>(i) * kPieceTokens;
+    for_runs(cells(values, tile, i / group_, block).dense, [&](int first, int count) {
+      kernels_.dense_accumulate(values.side->dense_row(values.at, tile.kv_head, first), value_stride_,
+                                count, p + first, accumulators(partial, i));
+    });
+  }
+}
+
+// One segment of the coded values of all blocks in work.codes.
+void PieceContext::weigh_segment(const Codec& codec, const Segment& segment, const Tile& tile,
+                                 int n_coded, float* partial, Work& work) const {
+  const size_t n_params = static_cast<size_t>(codec.layout().n_params);
+  const auto scale_of = [&](int b) {
+    return segment.token_params < 0
+               ? nullptr
+               : work.value_params + static_cast<size_t>(b) * n_params + segment.token_params;
+  };
+  const auto weights_of = [&](int b, int i) {
+    return work.scores + static_cast<size_t>(i) * kPieceTokens + work.block_of[b] * kBlockTokens;
+  };
+  const auto coded_of = [&](int b, int i) { return work.coded[b * tile.n_rows + i / group_]; };
+  const int n_terms = segment.term_end - segment.term_begin;
+  const ValueTerms& terms = codec.terms();
+  std::fill_n(work.dots, tile.n_queries * n_terms, 0.0f);
+  float unit[kTileFrom], zero[kTileFrom];
+  for (int i = 0; i < tile.n_queries; ++i) {
+    float largest = 0.0f;
+    zero[i] = 0.0f;
+    for (int b = 0; b < n_coded; ++b) {
+      const float* scale = scale_of(b);
+      const float* p = weights_of(b, i);
+      const uint64_t coded = coded_of(b, i);
+      largest = std::max(largest, kernels_.max_weight(p, scale, coded));
+      if (scale == nullptr || coded == 0) continue;
+      if (coded != ~uint64_t{0}) {
+        for (int t = 0; t < kBlockTokens; ++t) work.masked[t] = (coded >> t & 1) != 0 ? p[t] : 0.0f;
+        p = work.masked;
+      }
+      zero[i] += kernels_.dot64(p, scale + kBlockTokens);
+    }
+    unit[i] = largest / static_cast<float>(kWeightTop);
+    const float inv_unit = largest > 0.0f ? static_cast<float>(kWeightTop) / largest : 0.0f;
+    for (int b = 0; b < n_coded; ++b) {
+      kernels_.quantise_weights(weights_of(b, i), scale_of(b), coded_of(b, i), inv_unit,
+                                work.w + (b * tile.n_queries + i) * kWeightBytes);
+    }
+  }
+  kernels_.value_dots(work.codes, n_coded, terms.group.data() + segment.term_begin,
+                      terms.table.data() + segment.term_begin * 16, n_terms, work.w, tile.n_queries,
+                      work.dots);
+  const int* coord = terms.coord.data() + segment.term_begin;
+  const float* term_scale = terms.scale.data() + segment.term_begin;
+  for (int i = 0; i < tile.n_queries; ++i) {
+    float* acc = accumulators(partial, i) + value_stride_;
+    const float* dots = work.dots + i * n_terms;
+    for (int j = 0; j < n_terms; ++j) acc[coord[j]] += unit[i] * term_scale[j] * dots[j];
+    if (segment.token_params < 0) continue;
+    const int* order = codec.coord_order().data();
+    for (int c = segment.coord_begin; c < segment.coord_end; ++c) acc[order[c]] += zero[i];
+  }
+}
+
+// Adds the weighted values of the piece's packed blocks.
+void PieceContext::weigh_codes(const Tile& tile, int first, uint64_t seen_blocks, float* partial,
+                               Work& work) const {
+  int n_coded = 0;
+  const Codec* codec = nullptr;
+  for (uint64_t rest = seen_blocks; rest != 0; rest &= rest - 1) {
+    const int b = std::countr_zero(rest);
+    const BlockView values = view(cache_.values(), tile, first + b);
+    if (values.codec == nullptr) continue;
+    uint64_t any = 0;
+    for (int row = 0; row < tile.n_rows; ++row) {
+      const uint64_t coded = cells(values, tile, row, first + b).coded;
+      work.coded[n_coded * tile.n_rows + row] = coded;
+      any |= coded;
+    }
+    if (any == 0) continue;
+    codec = values.codec;
+    const size_t n_params = static_cast<size_t>(codec->layout().n_params);
+    if (n_params > 0) load_params(values, work.value_params + static_cast<size_t>(n_coded) * n_params);
+    work.codes[n_coded] = values.packed;
+    work.block_of[n_coded] = b;
+    ++n_coded;
+  }
+  if (n_coded == 0) return;
+  for (const Segment& segment : codec->segments()) {
+    weigh_segment(*codec, segment, tile, n_coded, partial, work);
+  }
+}
+
+// acc += p . rows [64][stride] for the rows of the tile that have any such part, by the weights of
+// that part alone.
+void PieceContext::accumulate_tile(const Tile& tile, const Cells* cells, uint64_t Cells::*part,
+                                   const float* weights, const float* rows, int stride, float* acc,
+                                   Work& work) const {
+  int first_row = tile.n_rows, end_row = 0;
+  bool mixed = false;
+  for (int row = 0; row < tile.n_rows; ++row) {
+    if (cells[row].*part == 0) continue;
+    first_row = std::min(first_row, row);
+    end_row = row + 1;
+    mixed = mixed || cells[row].*part != cells[row].visible;
+  }
+  for (int row = first_row; row < end_row; ++row) mixed = mixed || cells[row].*part == 0;
+  const int first = first_row * group_, n = (end_row - first_row) * group_;
+  const float* p = weights + static_cast<size_t>(first) * kPieceTokens;
+  float* to = acc + static_cast<size_t>(first) * query_floats_;
+  if (!mixed) {
+    kernels_.tile_accumulate(p, kPieceTokens, n, rows, stride, to, query_floats_);
+    return;
+  }
+  std::fill_n(work.other, n * kBlockTokens, 0.0f);
+  for (int i = 0; i < n; ++i) {
+    for_runs(cells[first_row + i / group_].*part, [&](int t, int count) {
+      std::copy_n(p + static_cast<size_t>(i) * kPieceTokens + t, count, work.other + i * kBlockTokens + t);
+    });
+  }
+  kernels_.tile_accumulate(work.other, kBlockTokens, n, rows, stride, to, query_floats_);
+}
+
+void PieceContext::weigh_block_tile(const Tile& tile, int block, const float* weights, float* partial,
+                                    Work& work) const {
+  const BlockView values = view(cache_.values(), tile, block);
+  uint64_t coded = 0, dense = 0;
+  for (int row = 0; row < tile.n_rows; ++row) {
+    work.cells[row] = cells(values, tile, row, block);
+    coded |= work.cells[row].coded;
+    dense |= work.cells[row].dense;
+  }
+  float* acc = accumulators(partial, 0);
+  if (coded != 0) {
+    const size_t n = static_cast<size_t>(values.codec->n_coords()), stride = padded(n);
+    values.codec->coordinates(values.packed, work.y);
+    std::fill_n(work.y + n * kBlockTokens, (stride - n) * kBlockTokens, 0.0f);
+    kernels_.transpose(work.y, kBlockTokens, static_cast<int>(stride), kBlockTokens, work.turned, stride);
+    accumulate_tile(tile, work.cells, &Cells::coded, weights, work.turned, static_cast<int>(stride),
+                    acc + value_stride_, work);
+  }
+  if (dense == 0) return;
+  load_dense_rows(values, dense, value_stride_, work.y);
+  accumulate_tile(tile, work.cells, &Cells::dense, weights, work.y, value_stride_, acc, work);
+}
+
+void PieceContext::weigh_piece(const Tile& tile, int first, uint64_t seen_blocks, float* partial,
+                               Work& work) const {
+  for (uint64_t rest = seen_blocks; rest != 0; rest &= rest - 1) {
+    const int b = std::countr_zero(rest);
+    const float* weights = work.scores + b * kBlockTokens;
+    if (scans_) {
+      weigh_dense(view(cache_.values(), tile, first + b), tile, first + b, weights, partial);
+    } else {
+      weigh_block_tile(tile, first + b, weights, partial, work);
+    }
+  }
+  if (scans_) weigh_codes(tile, first, seen_blocks, partial, work);
 }
 
 bool PieceContext::run_piece(size_t tile_index, size_t piece, float* scratch,
@@ -353,10 +520,15 @@ bool PieceContext::run_piece(size_t tile_index, size_t piece, float* scratch,
   if (seen_blocks == 0) return false;
 
   Work work = work_at(scratch);
-  load_queries(tile, work);
   for (int b = 0; b < n; ++b) {
     float* scores = work.scores + b * kBlockTokens;
     if ((seen_blocks >> b & 1) != 0) {
+      if (b + 1 < n) {
+        const BlockView next = view(cache_.keys(), tile, first + b + 1);
+        if (next.codec != nullptr) prefetch(next.packed, next.codec->layout().bytes());
+      }
+      const BlockView values = view(cache_.values(), tile, first + b);
+      if (values.codec != nullptr) prefetch(values.packed, values.codec->layout().bytes());
       score_block(tile, first + b, scores, work);
       continue;
     }
@@ -376,10 +548,7 @@ bool PieceContext::run_piece(size_t tile_index, size_t piece, float* scratch,
       header[1] = kernels_.exp_weights(scores, n * kBlockTokens, max, scores);
     }
   }
-  for (int b = 0; b < n; ++b) {
-    if ((seen_blocks >> b & 1) == 0) continue;
-    weigh_block(tile, first + b, work.scores + b * kBlockTokens, partial, work);
-  }
+  weigh_piece(tile, first, seen_blocks, partial, work);
   return true;
 }
 

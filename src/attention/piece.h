@@ -3,24 +3,35 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "attention/attention.h"
+#include "attention/inputs.h"
+#include "attention/kernels.h"
+#include "attention/queries.h"
+#include "cache/layer_cache.h"
 
 namespace headq {
 
 // The unit of attention work: a tile (some query rows of one stream and one KV head, with all query
 // heads of its group) against a piece (16 blocks of cells). Pieces are fixed, so their partial
-// results, merged in order, do not depend on the number of threads or rows.
+// results, merged in order, do not depend on the number of threads.
+//
+// A tile of few queries scans: integer tables are looked up by the codes as they lie. For many queries
+// a block is decoded once, to f32 coordinates, and multiplied with all of them.
 //
 // A partial is, for each query of the tile: running maximum m, sum l of exp(s - m), dense
 // accumulator [value row stride], coded accumulator [n_coords].
 class PieceContext {
  public:
-  static constexpr int kPieceBlocks = 16;
+  static constexpr int kPieceBlocks = kMostValueBlocks;
   static constexpr int kPieceTokens = kPieceBlocks * kBlockTokens;
-  static constexpr int kTileQueries = 16;  // query rows times heads of a group, at most (or one row)
 
+  // Whether an op scans, or decodes blocks for tiles of many queries.
+  static bool scans(const LayerCache& cache, const AttentionInputs& in);
+
+  // queries: prepared, with tables where the op scans. visible: [n_streams][n_rows][n_blocks] bits of
+  // cells; biased: some visible cell's mask is not 0.
   PieceContext(const LayerCache& cache, const Kernels& kernels, const AttentionInputs& in,
-               const uint64_t* visible, int n_blocks, const float* slopes);
+               const Queries& queries, const uint64_t* visible, bool biased, int n_blocks,
+               const float* slopes);
 
   size_t n_tiles() const { return n_tiles_; }
   size_t n_pieces() const { return n_pieces_; }
@@ -41,13 +52,30 @@ class PieceContext {
     int first_row = 0;
     int n_rows = 0;
     int n_queries = 0;  // n_rows * heads of the group
+    size_t first_query = 0;  // in queries_
   };
   struct Work;  // scratch, laid out
 
+  // Which cells of a block a query row reads, and how.
+  struct Cells {
+    uint64_t visible = 0;
+    uint64_t coded = 0;  // read packed
+    uint64_t dense = 0;  // read as f16 rows
+  };
+
+  // One side's block for a tile.
+  struct BlockView {
+    const SideStore* side = nullptr;
+    size_t at = 0;
+    const Codec* codec = nullptr;     // null when nothing of the block is packed
+    const uint8_t* packed = nullptr;
+    int kv_head = 0;
+  };
+
   // Sizes of a side's work space, the largest over its heads; zeros for a dense side.
   struct CodecSizes {
-    size_t n_coef = 0, n_segments = 0, n_terms = 0, n_unpacked = 0, n_groups = 0, n_params = 0;
-    size_t n_value_terms = 0, n_coords = 0;
+    size_t n_segments = 0, n_terms = 0, n_unpacked = 0, n_groups = 0, n_params = 0;
+    size_t n_value_terms = 0, n_coords = 0, n_rows = 0;  // n_rows: of Codec::coordinates()
 
     explicit CodecSizes(const SideStore& side);
   };
@@ -58,34 +86,45 @@ class PieceContext {
     return visible_ + (static_cast<size_t>(tile.stream) * static_cast<size_t>(in_.n_rows) +
                        static_cast<size_t>(tile.first_row + row)) * static_cast<size_t>(n_blocks_);
   }
-  size_t cache_block(const Tile& tile, int block) const {
-    return static_cast<size_t>(in_.first_stream + tile.stream) *
-               static_cast<size_t>(cache_.blocks_per_stream()) + static_cast<size_t>(block);
-  }
   uint64_t own_stamp(const Tile& tile, int row) const {
     return cache_.written()[static_cast<size_t>(tile.stream * in_.n_rows + tile.first_row + row)].stamp;
   }
-  uint64_t packed_cells(const SideStore& side, size_t block, uint64_t own_stamp) const;
+  BlockView view(const SideStore& side, const Tile& tile, int block) const;
+  Cells cells(const BlockView& view, const Tile& tile, int row, int block) const;
+  void load_params(const BlockView& view, float* params) const;
+  float* accumulators(float* partial, int query) const;
 
-  void load_params(const Codec& codec, const uint8_t* packed, float* params) const;
-  void load_queries(const Tile& tile, Work& work) const;
   void score_block(const Tile& tile, int block, float* scores, Work& work) const;
-  void score_packed(const Codec& codec, const uint8_t* packed, int query, Work& work, float* out) const;
-  void make_query_tables(const Codec& codec, int query, Work& work) const;
+  void scan_block(const BlockView& keys, const Tile& tile, float* scores, Work& work) const;
+  void multiply_block(const BlockView& keys, const Tile& tile, int first_row, int n_rows, float* scores,
+                      Work& work) const;
+  void score_dense_tile(const BlockView& keys, const Tile& tile, int block, float* scores,
+                        Work& work) const;
   void adjust_scores(const Tile& tile, int query, int block, uint64_t visible, float* scores) const;
-  void weigh_block(const Tile& tile, int block, const float* weights, float* partial,
-                   Work& work) const;
-  void weigh_packed(const Codec& codec, const uint8_t* packed, const float* p, float* acc,
-                    Work& work) const;
+
+  void weigh_piece(const Tile& tile, int first, uint64_t seen_blocks, float* partial, Work& work) const;
+  void weigh_dense(const BlockView& values, const Tile& tile, int block, const float* weights,
+                   float* partial) const;
+  void weigh_codes(const Tile& tile, int first, uint64_t seen_blocks, float* partial, Work& work) const;
+  void weigh_segment(const Codec& codec, const Segment& segment, const Tile& tile, int n_coded,
+                     float* partial, Work& work) const;
+  void weigh_block_tile(const Tile& tile, int block, const float* weights, float* partial,
+                        Work& work) const;
+  void accumulate_tile(const Tile& tile, const Cells* cells, uint64_t Cells::*part,
+                       const float* weights, const float* rows, int stride, float* acc, Work& work) const;
+  void load_dense_rows(const BlockView& view, uint64_t wanted, int stride, float* rows) const;
 
   const LayerCache& cache_;
   const Kernels& kernels_;
   const AttentionInputs& in_;
+  const Queries& queries_;
   const uint64_t* visible_;
+  bool biased_;
   int n_blocks_;
   const float* slopes_;
   CodecSizes key_sizes_, value_sizes_;
   int group_;        // query heads per KV head
+  bool scans_;
   int tile_rows_;    // query rows per tile
   int max_queries_;  // per tile
   size_t tiles_per_stream_;

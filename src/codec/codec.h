@@ -104,6 +104,11 @@ class Codec {
   virtual int n_coords() const = 0;
   // out [head_dim] += S(acc), acc [n_coords()].
   virtual void synthesise(const float* acc, float* out) const = 0;
+
+  // --- For many queries both are cheaper by way of the coded coordinates themselves,
+  // y [max(n_coef(), n_coords())][64]:
+  //   q.k(t) = shared + sum_{c < n_coef} coef_c y_c(t),   sum_t p_t v(t) = S(sum_t p_t y(t)).
+  virtual void coordinates(const uint8_t* block, float* y) const = 0;
 };
 
 // Makes the codec of one head; null for a dense spec. head is null without a profile.

@@ -18,6 +18,16 @@ const NibCode& checked(const NibCode& code, int head_dim) {
 
 int padded(int n) { return (n + 15) / 16 * 16; }
 
+// [d][stride], the transpose of rows [n][d], zeros behind n.
+std::vector<float> columns_of(const std::vector<float>& rows, int d, int stride) {
+  std::vector<float> out(static_cast<size_t>(d * stride), 0.0f);
+  const size_t width = static_cast<size_t>(d);
+  for (size_t i = 0; i < rows.size(); ++i) {
+    out[i % width * static_cast<size_t>(stride) + i / width] = rows[i];
+  }
+  return out;
+}
+
 }  // namespace
 
 std::vector<float> nib_table(const NibCode& code) {
@@ -31,15 +41,15 @@ std::vector<float> nib_table(const NibCode& code) {
 NibCodec::NibCodec(int head_dim, const NibCode& code, int wrong_sign)
     : head_dim_(head_dim),
       mean_(checked(code, head_dim).mean),
-      synthesis_(code.synthesis),
       trellis_(code.n_coords(), code.reach, nib_table(code)),
-      stride_(padded(trellis_.n_coords())) {
-  const size_t d = static_cast<size_t>(head_dim), n = static_cast<size_t>(trellis_.n_coords());
-  columns_.assign(d * static_cast<size_t>(stride_), 0.0f);
-  for (size_t c = 0; c < n; ++c) {
-    for (size_t i = 0; i < d; ++i) {
-      columns_[i * static_cast<size_t>(stride_) + c] = code.analysis[c * d + i];
-    }
+      coord_stride_(padded(trellis_.n_coords())),
+      row_stride_(padded(head_dim)),
+      analysis_columns_(columns_of(code.analysis, head_dim, coord_stride_)),
+      synthesis_columns_(columns_of(code.synthesis, head_dim, coord_stride_)),
+      synthesis_rows_(static_cast<size_t>(trellis_.n_coords() * row_stride_), 0.0f) {
+  for (int c = 0; c < trellis_.n_coords(); ++c) {
+    std::copy_n(code.synthesis.data() + c * head_dim, head_dim,
+                synthesis_rows_.data() + c * row_stride_);
   }
   layout_.n_groups = trellis_.n_nibbles();
   const int first_wrong = std::max(layout_.n_groups - wrong_sign, 0);
@@ -76,7 +86,7 @@ void NibCodec::encode(const float* rows, uint64_t valid, uint8_t* block) const {
     for (int i = 0; i < head_dim_; ++i) {
       x[i] = finite_half(rows[t * head_dim_ + i]) - mean_[static_cast<size_t>(i)];
     }
-    trellis_.kernels().transform(columns_.data(), head_dim_, stride_, x, y);
+    trellis_.kernels().transform(analysis_columns_.data(), head_dim_, coord_stride_, x, y);
     trellis_.encode(y, nibbles);
     for (int g = 0; g < layout_.n_groups; ++g) put_nibble(block, g, t, nibbles[g]);
   }
@@ -84,22 +94,22 @@ void NibCodec::encode(const float* rows, uint64_t valid, uint8_t* block) const {
 
 void NibCodec::decode(const uint8_t* block, int t, float* row) const {
   uint8_t nibbles[kMaxNibbles];
-  float y[kMaxHeadDim];
+  float y[kMaxHeadDim + 1];
   for (int g = 0; g < layout_.n_groups; ++g) {
     nibbles[g] = static_cast<uint8_t>(get_nibble(block, g, t));
   }
   trellis_.decode(nibbles, y);
-  std::copy(mean_.begin(), mean_.end(), row);
-  add_synthesis(y, row);
+  y[trellis_.n_coords()] = 1.0f;
+  std::fill_n(row, head_dim_, 0.0f);
+  synthesise(y, row);
 }
 
 float NibCodec::analyse(const float* q, float* coef, float* zero_coef) const {
   zero_coef[0] = 0.0f;
-  const size_t d = mean_.size();
-  for (int c = 0; c < trellis_.n_coords(); ++c) {
-    coef[c] = dot(q, synthesis_.data() + c * head_dim_, d);
-  }
-  return dot(q, mean_.data(), d);
+  float padded_coef[kMaxHeadDim];
+  trellis_.kernels().transform(synthesis_columns_.data(), head_dim_, coord_stride_, q, padded_coef);
+  std::copy_n(padded_coef, trellis_.n_coords(), coef);
+  return dot(q, mean_.data(), mean_.size());
 }
 
 float NibCodec::term_coefficients(const float* coef, const float*, float* c) const {
@@ -110,15 +120,21 @@ float NibCodec::term_coefficients(const float* coef, const float*, float* c) con
 
 void NibCodec::synthesise(const float* acc, float* out) const {
   const float weight = acc[trellis_.n_coords()];
-  for (int i = 0; i < head_dim_; ++i) out[i] += weight * mean_[static_cast<size_t>(i)];
-  add_synthesis(acc, out);
+  float sum[kMaxHeadDim];
+  trellis_.kernels().transform(synthesis_rows_.data(), trellis_.n_coords(), row_stride_, acc, sum);
+  for (int i = 0; i < head_dim_; ++i) out[i] += weight * mean_[static_cast<size_t>(i)] + sum[i];
 }
 
-// row [head_dim] += sum_c y[c] synthesis[c].
-void NibCodec::add_synthesis(const float* y, float* row) const {
-  for (int c = 0; c < trellis_.n_coords(); ++c) {
-    const float* direction = synthesis_.data() + c * head_dim_;
-    for (int i = 0; i < head_dim_; ++i) row[i] += y[c] * direction[i];
+void NibCodec::coordinates(const uint8_t* block, float* y) const {
+  const int n = trellis_.n_coords();
+  std::fill_n(y, n * kBlockTokens, 0.0f);
+  std::fill_n(y + n * kBlockTokens, kBlockTokens, 1.0f);
+  const std::span<const int> begin = trellis_.term_begin(), coords = trellis_.coords();
+  for (int g = 0; g < layout_.n_groups; ++g) {
+    for (int i = begin[static_cast<size_t>(g)]; i < begin[static_cast<size_t>(g) + 1]; ++i) {
+      trellis_.kernels().add_lookups(block + g * kGroupBytes, patterns_.data() + i * 16,
+                                     y + coords[static_cast<size_t>(i)] * kBlockTokens);
+    }
   }
 }
 

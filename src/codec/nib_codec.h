@@ -35,16 +35,16 @@ class NibCodec : public Codec {
   std::span<const int> coord_order() const override { return {}; }
   int n_coords() const override { return trellis_.n_coords() + 1; }
   void synthesise(const float* acc, float* out) const override;
+  void coordinates(const uint8_t* block, float* y) const override;
 
  private:
-  void add_synthesis(const float* y, float* row) const;
-
   int head_dim_;
-  std::vector<float> mean_;       // [d]
-  std::vector<float> synthesis_;  // [n_coords][d]
+  std::vector<float> mean_;  // [d]
   Trellis trellis_;
-  int stride_;                   // of columns_
-  std::vector<float> columns_;   // [d][stride] transpose of the analysis
+  int coord_stride_, row_stride_;  // n_coords and d, padded to 16
+  std::vector<float> analysis_columns_;   // [d][coord_stride]
+  std::vector<float> synthesis_columns_;  // [d][coord_stride]
+  std::vector<float> synthesis_rows_;     // [n_coords][row_stride]
   std::vector<float> patterns_;  // [n_terms][16] as read
   BlockLayout layout_;
   Segment segment_;

@@ -35,7 +35,7 @@ struct MinMax {
 
 }  // namespace
 
-ScalarCodec::ScalarCodec(Config config) : config_(std::move(config)) {
+ScalarCodec::ScalarCodec(Config config) : config_(std::move(config)), kernels_(&codec_kernels()) {
   coords_.resize(static_cast<size_t>(n_coef()));
   const int d = config_.head_dim;
   const int group = config_.token_params ? config_.group_channels : d;
@@ -354,6 +354,37 @@ void ScalarCodec::synthesise(const float* acc, float* out) const {
   float row[kMaxHeadDim];
   synthesise_row(acc, row);
   for (int c = 0; c < d; ++c) out[c] += row[c];
+}
+
+void ScalarCodec::coordinates(const uint8_t* block, float* y) const {
+  const Half* params = layout_.params(block);
+  for (const Segment& segment : segments_) {
+    for (int i = segment.coord_begin; i < segment.coord_end; ++i) {
+      const int c = order_[static_cast<size_t>(i)];
+      const int param = coords_[static_cast<size_t>(c)].param;
+      std::fill_n(y + c * kBlockTokens, kBlockTokens,
+                  param >= 0 ? half_to_float(params[param + 1]) : 0.0f);
+    }
+    for (int i = segment.term_begin; i < segment.term_end; ++i) {
+      const size_t slot = static_cast<size_t>(i);
+      const int c = slots_[slot].coord;
+      const int param = coords_[static_cast<size_t>(c)].param;
+      const float unit = value_terms_.scale[slot] * (param >= 0 ? half_to_float(params[param]) : 1.0f);
+      float table[16];
+      for (int n = 0; n < 16; ++n) table[n] = unit * patterns_[slot * 16 + static_cast<size_t>(n)];
+      kernels_->add_lookups(block + slots_[slot].group * kGroupBytes, table, y + c * kBlockTokens);
+    }
+    if (segment.token_params < 0) continue;
+    float scale[kBlockTokens], zero[kBlockTokens];
+    for (int t = 0; t < kBlockTokens; ++t) {
+      scale[t] = half_to_float(params[segment.token_params + t]);
+      zero[t] = half_to_float(params[segment.token_params + kBlockTokens + t]);
+    }
+    for (int i = segment.coord_begin; i < segment.coord_end; ++i) {
+      float* row = y + order_[static_cast<size_t>(i)] * kBlockTokens;
+      for (int t = 0; t < kBlockTokens; ++t) row[t] = zero[t] + scale[t] * row[t];
+    }
+  }
 }
 
 }  // namespace headq

@@ -3,6 +3,7 @@
 #include <vector>
 
 #include "codec/codec.h"
+#include "codec/codec_kernels.h"
 
 namespace headq {
 
@@ -48,6 +49,7 @@ class ScalarCodec : public Codec {
   std::span<const int> coord_order() const override { return order_; }
   int n_coords() const override { return config_.head_dim; }
   void synthesise(const float* acc, float* out) const override;
+  void coordinates(const uint8_t* block, float* y) const override;
 
  private:
   // What nibble a coordinate (or half of an 8-bit one) sits in; one term each.
@@ -83,6 +85,7 @@ class ScalarCodec : public Codec {
   int code_of(const Coord& coord, const uint8_t* codes, int t) const;
 
   Config config_;
+  const CodecKernels* kernels_;
   BlockLayout layout_;
   std::vector<Segment> segments_;
   std::vector<int> order_;  // coordinates as the segments list them

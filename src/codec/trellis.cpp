@@ -4,23 +4,9 @@
 
 #include <algorithm>
 
-#include "core/env.h"
 #include "headq/error.h"
 
 namespace headq {
-const TrellisKernels& trellis_kernels_for(Isa isa) {
-#if defined(__x86_64__)
-  if (isa == Isa::kAvx512) return kAvx512Trellis;
-  if (isa == Isa::kAvx2) return kAvx2Trellis;
-#endif
-  static_cast<void>(isa);
-  return kScalarTrellis;
-}
-
-const TrellisKernels& trellis_kernels() {
-  return trellis_kernels_for(select_isa(Environment::read().isa));
-}
-
 std::string why_no_chain(std::span<const int32_t> reach, int n_coords) {
   const size_t n_nibbles = reach.size() / 2;
   if (reach.size() % 2 != 0 || n_nibbles < 1 || n_nibbles > static_cast<size_t>(kMaxNibbles)) {
@@ -39,7 +25,7 @@ std::string why_no_chain(std::span<const int32_t> reach, int n_coords) {
 }
 
 Trellis::Trellis(int n_coords, std::span<const int32_t> reach, std::vector<float> table,
-                 const TrellisKernels& kernels)
+                 const CodecKernels& kernels)
     : n_coords_(n_coords),
       n_nibbles_(static_cast<int>(reach.size() / 2)),
       table_(std::move(table)),

@@ -6,14 +6,9 @@
 #include <string>
 #include <vector>
 
-#include "codec/trellis_kernels.h"
-#include "core/isa.h"
+#include "codec/codec_kernels.h"
 
 namespace headq {
-
-// The kernels of an ISA level, and those of the level that HEADQ_ISA asks for.
-const TrellisKernels& trellis_kernels_for(Isa isa);
-const TrellisKernels& trellis_kernels();
 
 // Empty when nibbles with this reach [n_nibbles][2] are a chain that a Trellis searches, else what is
 // wrong with it.
@@ -32,13 +27,13 @@ class Trellis {
   // and later start where those of nibble g have ended. table [n_terms][16], the terms of nibble 0
   // first. Throws Error(kInvalidArgument).
   Trellis(int n_coords, std::span<const int32_t> reach, std::vector<float> table,
-          const TrellisKernels& kernels = trellis_kernels());
+          const CodecKernels& kernels = codec_kernels());
 
   int n_coords() const { return n_coords_; }
   int n_nibbles() const { return n_nibbles_; }
   std::span<const int> term_begin() const { return term_begin_; }  // [n_nibbles + 1]
   std::span<const int> coords() const { return coords_; }          // [n_terms]
-  const TrellisKernels& kernels() const { return *kernels_; }
+  const CodecKernels& kernels() const { return *kernels_; }
   std::span<const float> table() const { return table_; }          // [n_terms][16]
 
   // The nibbles [n_nibbles] that come closest to y [n_coords]; of equals the smallest. Same on every
@@ -55,7 +50,7 @@ class Trellis {
   std::vector<float> table_;
   std::vector<float> norms_;  // [n_nibbles][16] |t_g[n]|^2
   std::vector<float> pairs_;  // [n_nibbles][16][16] 2 t_{g-1}[m] . t_g[n]
-  const TrellisKernels* kernels_;
+  const CodecKernels* kernels_;
 };
 
 }  // namespace headq

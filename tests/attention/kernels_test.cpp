@@ -68,11 +68,19 @@ TEST_P(KernelLevels, HalvesToFloats) {
 TEST_P(KernelLevels, VisibleBits) {
   std::mt19937 random(2);
   const Half values[] = {0x0000, 0x8000, 0xfc00, float_to_half(-3.0f), 0x7c00};
-  for (int n = 0; n <= 64; ++n) {
-    auto mask = filled<uint16_t>(static_cast<size_t>(n), [&] { return values[random() % 5]; });
+  for (int i = 0; i <= 129; ++i) {
+    const int n = i % 65;
+    const unsigned n_values = i < 65 ? 5 : 3;  // with and without biases
+    auto mask = filled<uint16_t>(static_cast<size_t>(n), [&] { return values[random() % n_values]; });
     uint64_t wanted = 0;
-    for (int t = 0; t < n; ++t) wanted |= static_cast<uint64_t>(mask.get()[t] != 0xfc00) << t;
-    ASSERT_EQ(kernels().visible_bits(mask.get(), n), wanted) << n;
+    bool biased = false, wanted_biased = false;
+    for (int t = 0; t < n; ++t) {
+      const Half x = mask.get()[t];
+      wanted |= static_cast<uint64_t>(x != 0xfc00) << t;
+      wanted_biased = wanted_biased || (x != 0xfc00 && x != 0x0000 && x != 0x8000);
+    }
+    ASSERT_EQ(kernels().visible_bits(mask.get(), n, &biased), wanted) << n;
+    ASSERT_EQ(biased, wanted_biased) << n;
   }
 }
 
@@ -104,73 +112,186 @@ TEST_P(KernelLevels, TablesAndTheirIntegers) {
     ASSERT_EQ(max, kScalarKernels.make_tables(in.term_begin.data(), in.patterns.get(), in.c.get(),
                                               0, n_groups, wanted.get()));
     ASSERT_TRUE(got.same_bits(wanted));
-    Guarded<uint8_t> lo(n), hi(n), lo_wanted(n), hi_wanted(n);
-    const float inv = max > 0.0f ? 32767.0f / max : 0.0f;
+    ASSERT_TRUE(got.intact());
+    if (max == 0.0f) continue;
+    // The integers as the level's own scan reads them, every entry of every table in turn.
+    const float inv = static_cast<float>(kTableTop) / max;
+    Guarded<uint8_t> lo(n), hi(n);
     kernels().quantise_tables(wanted.get(), n_groups, inv, lo.get(), hi.get());
-    kScalarKernels.quantise_tables(wanted.get(), n_groups, inv, lo_wanted.get(), hi_wanted.get());
-    ASSERT_TRUE(lo.same_bits(lo_wanted) && hi.same_bits(hi_wanted)) << n_groups;
-    ASSERT_TRUE(got.intact() && lo.intact() && hi.intact());
+    ASSERT_TRUE(lo.intact() && hi.intact());
+    for (int g = 0; g < n_groups; ++g) {
+      uint8_t codes[32];
+      for (int t = 0; t < 32; ++t) codes[t] = static_cast<uint8_t>(t % 16 * 17);
+      int32_t sums[64];
+      kernels().scan(codes, 1, lo.get() + g * 16, hi.get() + g * 16, 0, 1, sums);
+      for (int t = 0; t < 64; ++t) {
+        ASSERT_EQ(sums[t], std::lrint(wanted.get()[g * 16 + t % 16] * inv)) << "group " << g << ", token " << t;
+      }
+    }
   }
 }
 
 TEST_P(KernelLevels, ScanSumsAreExact) {
   std::mt19937 random(4);
-  for (int n_groups : {1, 2, 3, 7, 8, 31, 32, 33, 64, 128, 255, 256, 257, 511, 512, 513, 530}) {
-    const size_t n = static_cast<size_t>(n_groups);
-    auto codes = filled<uint8_t>(n * 32, [&] { return static_cast<uint8_t>(random()); });
-    // The largest entries everywhere in every other case: where 16-bit sums would overflow.
-    const bool extreme = n_groups % 2 == 0;
-    auto lo = filled<uint8_t>(n * 16, [&] { return static_cast<uint8_t>(extreme ? 255 : random()); });
-    auto hi = filled<uint8_t>(n * 16, [&] { return static_cast<uint8_t>(extreme ? 255 : random()); });
-    Guarded<int32_t> sums(64);
-    kernels().scan(codes.get(), n_groups, lo.get(), hi.get(), sums.get());
-    ASSERT_TRUE(sums.intact());
-    for (int t = 0; t < 64; ++t) {
-      int64_t wanted = 0;
-      for (int g = 0; g < n_groups; ++g) {
-        const int nibble = codes.get()[g * 32 + t % 32] >> (t / 32 * 4) & 15;
-        wanted += lo.get()[g * 16 + nibble] + 256 * hi.get()[g * 16 + nibble] - 32768;
+  for (int n_groups : {1, 2, 3, 4, 7, 8, 31, 32, 33, 64, 128, 255, 256, 257, 511, 512, 513, 530}) {
+    for (int n_queries : {1, 2, 3, 4, 7}) {
+      const size_t n = static_cast<size_t>(n_groups) * 16, stride = n + 16;
+      auto codes = filled<uint8_t>(n * 2, [&] { return static_cast<uint8_t>(random()); });
+      // The largest entries everywhere in every other case: where sums of 16 bits would overflow.
+      const bool extreme = n_groups % 2 == 0;
+      Guarded<uint8_t> lo(stride * static_cast<size_t>(n_queries)), hi(lo.size());
+      std::vector<std::vector<float>> tables;
+      for (int q = 0; q < n_queries; ++q) {
+        std::vector<float> table(n);
+        for (float& x : table) {
+          x = static_cast<float>(extreme ? kTableTop : static_cast<int>(random() % (2 * kTableTop + 1)) - kTableTop);
+          if (extreme && q % 2 == 1) x = -x;
+        }
+        const size_t at = static_cast<size_t>(q) * stride;
+        kernels().quantise_tables(table.data(), n_groups, 1.0f, lo.get() + at, hi.get() + at);
+        tables.push_back(table);
       }
-      ASSERT_EQ(sums.get()[t], wanted) << n_groups << " groups, token " << t;
+      Guarded<int32_t> sums(static_cast<size_t>(n_queries) * 64);
+      kernels().scan(codes.get(), n_groups, lo.get(), hi.get(), stride, n_queries, sums.get());
+      ASSERT_TRUE(sums.intact());
+      for (int q = 0; q < n_queries; ++q) {
+        for (int t = 0; t < 64; ++t) {
+          int64_t wanted = 0;
+          for (int g = 0; g < n_groups; ++g) {
+            const int nibble = codes.get()[g * 32 + t % 32] >> (t / 32 * 4) & 15;
+            wanted += std::lrint(tables[static_cast<size_t>(q)][static_cast<size_t>(g * 16 + nibble)]);
+          }
+          ASSERT_EQ(sums.get()[q * 64 + t], wanted) << n_groups << " groups, query " << q << ", token " << t;
+        }
+      }
     }
+  }
+}
+
+TEST_P(KernelLevels, AddsSums) {
+  std::mt19937 random(9);
+  std::normal_distribution<float> normal;
+  auto sums = filled<int32_t>(64, [&] { return static_cast<int32_t>(random() % 2000001) - 1000000; });
+  auto scale = filled<float>(64, [&] { return normal(random); });
+  auto zero = filled<float>(64, [&] { return normal(random); });
+  for (const float* s : {static_cast<const float*>(nullptr), static_cast<const float*>(scale.get())}) {
+    auto got = filled<float>(64, [&] { return 1.5f; });
+    auto wanted = filled<float>(64, [&] { return 1.5f; });
+    kernels().add_sums(sums.get(), 1e-3f, s, zero.get(), 0.7f, got.get());
+    kScalarKernels.add_sums(sums.get(), 1e-3f, s, zero.get(), 0.7f, wanted.get());
+    ASSERT_TRUE(got.same_bits(wanted) && got.intact());
+    const double by_hand = 1e-3 * sums.get()[5];
+    EXPECT_NEAR(got.get()[5], 1.5 + (s == nullptr ? by_hand : s[5] * by_hand + zero.get()[5] * 0.7), 1e-3);
   }
 }
 
 TEST_P(KernelLevels, WeightsAndValueDots) {
   std::mt19937 random(5);
   std::exponential_distribution<float> weight(30.0f);
-  for (int n_terms : {1, 2, 3, 64, 65}) {
-    auto p = filled<float>(64, [&] { return random() % 5 == 0 ? 0.0f : weight(random); });
-    auto scale = filled<float>(64, [&] { return weight(random); });
-    for (const float* s : {static_cast<const float*>(nullptr), static_cast<const float*>(scale.get())}) {
-      Guarded<int16_t> w(64), w_wanted(64);
-      ASSERT_EQ(kernels().quantise_weights(p.get(), s, w.get()),
-                kScalarKernels.quantise_weights(p.get(), s, w_wanted.get()));
-      ASSERT_TRUE(w.same_bits(w_wanted) && w.intact());
-      const size_t n = static_cast<size_t>(n_terms);
-      auto codes = filled<uint8_t>(n * 32, [&] { return static_cast<uint8_t>(random()); });
-      auto group = filled<int>(n, [&] { return static_cast<int>(random() % n); });
-      auto tables = filled<int8_t>(n * 16, [&] { return static_cast<int8_t>(random()); });
-      Guarded<int32_t> out(n);
-      kernels().value_dots(codes.get(), group.get(), tables.get(), n_terms, w.get(), out.get());
-      ASSERT_TRUE(out.intact());
-      for (size_t i = 0; i < n; ++i) {
-        int64_t wanted = 0;
-        for (int t = 0; t < 64; ++t) {
-          const int nibble = codes.get()[group.get()[i] * 32 + t % 32] >> (t / 32 * 4) & 15;
-          wanted += w.get()[t] * tables.get()[i * 16 + static_cast<size_t>(nibble)];
+  for (int n_terms : {1, 2, 3, 4, 5, 64, 65}) {
+    for (int n_queries : {1, 2, 3, 5}) {
+      for (int n_blocks : {1, 3, kMostValueBlocks}) {
+        const bool extreme = n_blocks == kMostValueBlocks && n_terms == 64;  // all at their largest
+        const size_t n = static_cast<size_t>(n_terms), queries = static_cast<size_t>(n_queries);
+        auto group = filled<int>(n, [&] { return static_cast<int>(random() % n); });
+        auto tables = filled<int8_t>(n * 16, [&] { return static_cast<int8_t>(extreme ? -128 : static_cast<int>(random() % 256) - 128); });
+        Guarded<uint8_t> w(static_cast<size_t>(n_blocks) * queries * kWeightBytes);
+        std::vector<std::vector<uint8_t>> codes;
+        std::vector<const uint8_t*> pointers;
+        std::vector<int64_t> wanted(queries * n, 0);
+        for (int b = 0; b < n_blocks; ++b) {
+          codes.emplace_back(n * 32);
+          for (uint8_t& x : codes.back()) x = static_cast<uint8_t>(random());
+          for (size_t q = 0; q < queries; ++q) {
+            auto p = filled<float>(64, [&] { return extreme ? 1.0f : random() % 5 == 0 ? 0.0f : weight(random); });
+            auto scale = filled<float>(64, [&] { return weight(random); });
+            const float* s = q % 2 == 1 && !extreme ? scale.get() : nullptr;
+            const uint64_t mask = q == 2 ? random() * uint64_t{0x9e3779b97f4a7c15} : ~uint64_t{0};
+            float largest = 0.0f;
+            std::vector<float> x(64, 0.0f);
+            for (size_t t = 0; t < 64; ++t) {
+              if ((mask >> t & 1) != 0) x[t] = s != nullptr ? p.get()[t] * s[t] : p.get()[t];
+              largest = std::max(largest, x[t]);
+            }
+            ASSERT_EQ(kernels().max_weight(p.get(), s, mask), largest);
+            const float inv = static_cast<float>(kWeightTop) / largest;
+            kernels().quantise_weights(p.get(), s, mask, inv,
+                                       w.get() + (static_cast<size_t>(b) * queries + q) * kWeightBytes);
+            for (size_t i = 0; i < n; ++i) {
+              for (size_t t = 0; t < 64; ++t) {
+                const size_t byte = static_cast<size_t>(group.get()[i]) * 32 + t % 32;
+                const int nibble = codes.back()[byte] >> (t / 32 * 4) & 15;
+                wanted[q * n + i] += std::lrint(x[t] * inv) * tables.get()[i * 16 + static_cast<size_t>(nibble)];
+              }
+            }
+          }
         }
-        ASSERT_EQ(out.get()[i], wanted) << i;
+        for (const auto& block : codes) pointers.push_back(block.data());
+        Guarded<float> out(queries * n);
+        kernels().value_dots(pointers.data(), n_blocks, group.get(), tables.get(), n_terms, w.get(), n_queries, out.get());
+        ASSERT_TRUE(out.intact() && w.intact());
+        for (size_t i = 0; i < wanted.size(); ++i) {
+          ASSERT_EQ(out.get()[i], static_cast<float>(wanted[i])) << n_terms << " terms, " << i;
+        }
       }
     }
   }
 }
 
-TEST_P(KernelLevels, AllZeroWeightsStayZero) {
-  const std::vector<float> p(64, 0.0f);
-  int16_t w[64];
-  EXPECT_EQ(kernels().quantise_weights(p.data(), nullptr, w), 0.0f);
-  for (int16_t x : w) EXPECT_EQ(x, 0);
+TEST_P(KernelLevels, WeightsOfNoTokensAreZero) {
+  const std::vector<float> p(64, 1.0f);
+  EXPECT_EQ(kernels().max_weight(p.data(), nullptr, 0), 0.0f);
+  uint8_t w[kWeightBytes];
+  kernels().quantise_weights(p.data(), nullptr, 0, 5.0f, w);
+  for (uint8_t x : w) EXPECT_EQ(x, 0);
+}
+
+TEST_P(KernelLevels, TilesOfManyQueries) {
+  std::mt19937 random(10);
+  std::normal_distribution<float> normal;
+  for (int n_queries : {1, 2, 3, 4, 6, 9}) {
+    for (int n : {1, 16, 17, 80, 128}) {
+      const size_t queries = static_cast<size_t>(n_queries), width = static_cast<size_t>(n);
+      const size_t stride = width + 3;
+      auto q = filled<float>(queries * stride, [&] { return normal(random); });
+      auto y = filled<float>(width * 64, [&] { return normal(random); });
+      Guarded<float> got(queries * 70), wanted(queries * 70);
+      for (size_t i = 0; i < got.size(); ++i) got.get()[i] = wanted.get()[i] = 0.25f;
+      kernels().tile_scores(q.get(), stride, n_queries, y.get(), n, got.get(), 70);
+      kScalarKernels.tile_scores(q.get(), stride, n_queries, y.get(), n, wanted.get(), 70);
+      ASSERT_TRUE(got.same_bits(wanted) && got.intact()) << n_queries << " x " << n;
+      double by_hand = 0.0;
+      for (size_t c = 0; c < width; ++c) by_hand += static_cast<double>(q.get()[c]) * y.get()[c * 64 + 9];
+      ASSERT_NEAR(got.get()[9], by_hand, 1e-4);
+
+      const int padded = (n + 15) / 16 * 16;
+      const size_t wide = static_cast<size_t>(padded);
+      auto p = filled<float>(queries * 66, [&] { return normal(random); });
+      auto v = filled<float>(64 * wide, [&] { return normal(random); });
+      Guarded<float> acc(queries * (wide + 5)), acc_wanted(queries * (wide + 5));
+      for (size_t i = 0; i < acc.size(); ++i) acc.get()[i] = acc_wanted.get()[i] = normal(random);
+      by_hand = acc.get()[wide - 1];
+      for (size_t t = 0; t < 64; ++t) by_hand += static_cast<double>(p.get()[t]) * v.get()[t * wide + wide - 1];
+      kernels().tile_accumulate(p.get(), 66, n_queries, v.get(), padded, acc.get(), wide + 5);
+      kScalarKernels.tile_accumulate(p.get(), 66, n_queries, v.get(), padded, acc_wanted.get(), wide + 5);
+      ASSERT_TRUE(acc.same_bits(acc_wanted) && acc.intact()) << n_queries << " x " << padded;
+      ASSERT_NEAR(acc.get()[wide - 1], by_hand, 1e-4);
+    }
+  }
+}
+
+TEST_P(KernelLevels, Transposes) {
+  std::mt19937 random(11);
+  for (const auto& [n_in, n_out] : {std::pair{16, 16}, std::pair{64, 48}, std::pair{80, 64}}) {
+    const size_t rows = static_cast<size_t>(n_in), columns = static_cast<size_t>(n_out);
+    auto in = filled<float>(rows * (columns + 2), [&] { return static_cast<float>(random() % 1000); });
+    Guarded<float> out(columns * (rows + 1));
+    kernels().transpose(in.get(), columns + 2, n_in, n_out, out.get(), rows + 1);
+    ASSERT_TRUE(out.intact());
+    for (size_t i = 0; i < rows; ++i) {
+      for (size_t j = 0; j < columns; ++j) ASSERT_EQ(out.get()[j * (rows + 1) + i], in.get()[i * (columns + 2) + j]);
+    }
+  }
 }
 
 TEST_P(KernelLevels, DenseRows) {

@@ -15,7 +15,7 @@ namespace {
 
 using testing::sample_nib;
 
-Trellis trellis_of(const NibCode& code, const TrellisKernels& kernels = kScalarTrellis) {
+Trellis trellis_of(const NibCode& code, const CodecKernels& kernels = kScalarCodecKernels) {
   return Trellis(code.n_coords(), code.reach, nib_table(code), kernels);
 }
 
@@ -68,7 +68,7 @@ TEST(Trellis, EveryLevelFindsTheSameNibbles) {
   for (const NibCode& code : codes) {
     const Trellis reference = trellis_of(code);
     for (Isa isa : available_isas()) {
-      const Trellis trellis = trellis_of(code, trellis_kernels_for(isa));
+      const Trellis trellis = trellis_of(code, codec_kernels_for(isa));
       for (int row = 0; row < 50; ++row) {
         std::vector<float> y = normal_row(code.n_coords(), random);
         if (row == 0) std::fill(y.begin(), y.end(), 0.0f);
@@ -87,7 +87,7 @@ TEST(Trellis, TiesGoToTheSmallestNibble) {
   std::fill(code.codebook.begin(), code.codebook.end(), int8_t{0});
   for (Isa isa : available_isas()) {
     std::vector<uint8_t> n(4, 9);
-    trellis_of(code, trellis_kernels_for(isa)).encode(std::vector<float>(16, 0.5f).data(), n.data());
+    trellis_of(code, codec_kernels_for(isa)).encode(std::vector<float>(16, 0.5f).data(), n.data());
     EXPECT_EQ(n, std::vector<uint8_t>(4, 0)) << isa_name(isa);
   }
 }
@@ -96,7 +96,7 @@ TEST(Trellis, TransformsAlikeAtEveryLevel) {
   std::mt19937_64 random(8);
   const std::vector<float> columns = normal_row(80 * 96, random), x = normal_row(80, random);
   std::vector<float> wanted(96);
-  kScalarTrellis.transform(columns.data(), 80, 96, x.data(), wanted.data());
+  kScalarCodecKernels.transform(columns.data(), 80, 96, x.data(), wanted.data());
   for (int c = 0; c < 96; ++c) {
     double sum = 0.0;
     for (int i = 0; i < 80; ++i) {
@@ -106,7 +106,7 @@ TEST(Trellis, TransformsAlikeAtEveryLevel) {
   }
   for (Isa isa : available_isas()) {
     std::vector<float> got(96);
-    trellis_kernels_for(isa).transform(columns.data(), 80, 96, x.data(), got.data());
+    codec_kernels_for(isa).transform(columns.data(), 80, 96, x.data(), got.data());
     EXPECT_EQ(got, wanted) << isa_name(isa);
   }
 }

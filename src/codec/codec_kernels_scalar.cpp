@@ -1,4 +1,4 @@
-#include "codec/trellis_kernels.h"
+#include "codec/codec_kernels.h"
 
 namespace headq {
 namespace {
@@ -35,8 +35,15 @@ void viterbi(const TrellisView& v, const float* y, uint8_t (*from)[16], float* c
   }
 }
 
+void add_lookups(const uint8_t* codes, const float* table, float* out) {
+  for (int t = 0; t < 32; ++t) {
+    out[t] += table[codes[t] & 15];
+    out[t + 32] += table[codes[t] >> 4];
+  }
+}
+
 }  // namespace
 
-const TrellisKernels kScalarTrellis = {transform, viterbi};
+const CodecKernels kScalarCodecKernels = {transform, viterbi, add_lookups};
 
 }  // namespace headq

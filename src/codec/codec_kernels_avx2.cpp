@@ -1,6 +1,6 @@
 #include <immintrin.h>
 
-#include "codec/trellis_kernels.h"
+#include "codec/codec_kernels.h"
 
 namespace headq {
 namespace {
@@ -66,8 +66,27 @@ void viterbi(const TrellisView& v, const float* y, uint8_t (*from)[16], float* c
   }
 }
 
+// Eight entries of a table of 16 by the low four bits of each index.
+__m256 look_up(__m256 first, __m256 second, __m256i index) {
+  const __m256 a = _mm256_permutevar8x32_ps(first, index);
+  const __m256 b = _mm256_permutevar8x32_ps(second, index);
+  return _mm256_blendv_ps(a, b, _mm256_castsi256_ps(_mm256_slli_epi32(index, 28)));
+}
+
+void add_lookups(const uint8_t* codes, const float* table, float* out) {
+  const __m256 first = _mm256_loadu_ps(table), second = _mm256_loadu_ps(table + 8);
+  for (int t = 0; t < 32; t += 8) {
+    const __m256i bytes =
+        _mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(codes + t)));
+    const __m256 low = look_up(first, second, bytes);
+    const __m256 high = look_up(first, second, _mm256_srli_epi32(bytes, 4));
+    _mm256_storeu_ps(out + t, _mm256_add_ps(_mm256_loadu_ps(out + t), low));
+    _mm256_storeu_ps(out + t + 32, _mm256_add_ps(_mm256_loadu_ps(out + t + 32), high));
+  }
+}
+
 }  // namespace
 
-const TrellisKernels kAvx2Trellis = {transform, viterbi};
+const CodecKernels kAvx2CodecKernels = {transform, viterbi, add_lookups};
 
 }  // namespace headq

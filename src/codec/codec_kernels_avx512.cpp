@@ -1,6 +1,6 @@
 #include <immintrin.h>
 
-#include "codec/trellis_kernels.h"
+#include "codec/codec_kernels.h"
 
 namespace headq {
 namespace {
@@ -62,8 +62,20 @@ void viterbi(const TrellisView& v, const float* y, uint8_t (*from)[16], float* l
   _mm512_storeu_ps(last, cost);
 }
 
+void add_lookups(const uint8_t* codes, const float* table, float* out) {
+  const __m512 entries = _mm512_loadu_ps(table);
+  for (int t = 0; t < 32; t += 16) {
+    const __m512i bytes =
+        _mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(codes + t)));
+    const __m512 low = _mm512_permutexvar_ps(bytes, entries);  // by the low four bits
+    const __m512 high = _mm512_permutexvar_ps(_mm512_srli_epi32(bytes, 4), entries);
+    _mm512_storeu_ps(out + t, _mm512_add_ps(_mm512_loadu_ps(out + t), low));
+    _mm512_storeu_ps(out + t + 32, _mm512_add_ps(_mm512_loadu_ps(out + t + 32), high));
+  }
+}
+
 }  // namespace
 
-const TrellisKernels kAvx512Trellis = {transform, viterbi};
+const CodecKernels kAvx512CodecKernels = {transform, viterbi, add_lookups};
 
 }  // namespace headq

@@ -3,6 +3,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "core/isa.h"
+
 namespace headq {
 
 // What Trellis works on; see there.
@@ -17,9 +19,9 @@ struct TrellisView {
 
 inline constexpr int kMaxNibbles = 512;  // two for each of 256 coordinates
 
-// The inner loops of the encoder, one set per ISA level, all with the same bits: sums run in the
-// order of the formulas, element by element, without fused multiply-adds.
-struct TrellisKernels {
+// The inner loops of codecs, one set per ISA level, all with the same bits: sums run in the order of
+// the formulas, element by element, without fused multiply-adds.
+struct CodecKernels {
   // y[c] = sum_i x[i] * columns[i][c] in the order of i; stride and y are multiples of 16.
   void (*transform)(const float* columns, int n_in, int stride, const float* x, float* y);
 
@@ -27,12 +29,19 @@ struct TrellisKernels {
   // with n, and cost[n] what the cheapest way that ends with n in the last nibble costs, by the sum of
   // norms - 2 t.y + pairs.
   void (*viterbi)(const TrellisView& trellis, const float* y, uint8_t (*from)[16], float* cost);
+
+  // out[t] += table[nibble of token t] for the 64 tokens of one group's codes (BlockLayout).
+  void (*add_lookups)(const uint8_t* codes, const float* table, float* out);
 };
 
-extern const TrellisKernels kScalarTrellis;
+// The kernels of an ISA level, and those of the level that HEADQ_ISA asks for.
+const CodecKernels& codec_kernels_for(Isa isa);
+const CodecKernels& codec_kernels();
+
+extern const CodecKernels kScalarCodecKernels;
 #if defined(__x86_64__)
-extern const TrellisKernels kAvx2Trellis;
-extern const TrellisKernels kAvx512Trellis;
+extern const CodecKernels kAvx2CodecKernels;
+extern const CodecKernels kAvx512CodecKernels;
 #endif
 
 }  // namespace headq

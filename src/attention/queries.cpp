@@ -1,0 +1,84 @@
+#include "attention/queries.h"
+
+#include <algorithm>
+
+#include "core/parallel.h"
+
+namespace headq {
+
+void make_tables(const Codec& codec, const Kernels& kernels, const float* c, float* tables, uint8_t* lo,
+                 uint8_t* hi, float* units) {
+  for (const Segment& segment : codec.segments()) {
+    const float largest = kernels.make_tables(codec.term_begin().data(), codec.patterns().data(), c,
+                                              segment.group_begin, segment.group_end, tables);
+    *units++ = largest / static_cast<float>(kTableTop);
+    const size_t first = static_cast<size_t>(segment.group_begin) * 16;
+    kernels.quantise_tables(tables, segment.group_end - segment.group_begin,
+                            largest > 0.0f ? static_cast<float>(kTableTop) / largest : 0.0f, lo + first,
+                            hi + first);
+  }
+}
+
+void Queries::prepare(const LayerCache& cache, const Kernels& kernels, const AttentionInputs& in,
+                      bool tables, int n_threads) {
+  const SideStore& keys = cache.keys();
+  n_kv_heads_ = static_cast<size_t>(keys.n_head());
+  n_rows_ = static_cast<size_t>(in.n_rows);
+  group_ = static_cast<size_t>(in.n_head) / n_kv_heads_;
+  stride_ = static_cast<size_t>(keys.row_stride());
+  sizes_ = {};
+  size_t n_terms = 0, n_unpacked = 0;
+  for (int h = 0; h < keys.n_head() && !keys.is_dense(); ++h) {
+    const Codec& codec = keys.codec(h);
+    sizes_.n_coef = std::max(sizes_.n_coef, static_cast<size_t>(codec.n_coef()));
+    sizes_.n_segments = std::max(sizes_.n_segments, codec.segments().size());
+    sizes_.n_groups = std::max(sizes_.n_groups, static_cast<size_t>(codec.layout().n_groups));
+    n_terms = std::max(n_terms, codec.patterns().size() / 16);
+    n_unpacked = std::max(n_unpacked, static_cast<size_t>(codec.n_unpacked()));
+  }
+  const size_t n = static_cast<size_t>(in.n_streams) * n_rows_ * static_cast<size_t>(in.n_head);
+  const auto grow = [](auto& buffer, size_t size) {
+    if (buffer.size() < size) buffer.resize(size);
+  };
+  grow(q_, n * stride_);
+  grow(coef_, n * sizes_.n_coef);
+  grow(zero_coef_, n * sizes_.n_segments);
+  grow(shared_, n);
+  if (tables) {
+    grow(units_, n * sizes_.n_segments);
+    grow(lo_, n * table_bytes());
+    grow(hi_, n * table_bytes());
+  }
+
+  const float scale = in.softcap != 0.0f ? in.scale / in.softcap : in.scale;
+  const size_t d = static_cast<size_t>(cache.shape().d_k);
+  if (work_.size() < static_cast<size_t>(std::max(n_threads, 1))) {
+    work_.resize(static_cast<size_t>(std::max(n_threads, 1)));
+  }
+  parallel_for(n_threads, n / group_, [&](size_t task, int thread) {
+    const size_t row = task % n_rows_, kv_head = task / n_rows_ % n_kv_heads_;
+    const size_t stream = task / n_rows_ / n_kv_heads_;
+    std::vector<float>& work = work_[static_cast<size_t>(thread)];
+    grow(work, sizes_.n_groups * 16 + n_terms + n_unpacked);
+    for (size_t g = 0; g < group_; ++g) {
+      const size_t i = task * group_ + g;
+      const float* from = in.q + stream * in.q_stream + row * in.q_row + (kv_head * group_ + g) * in.q_head;
+      float* q = q_.data() + i * stride_;
+      for (size_t c = 0; c < d; ++c) q[c] = from[c] * scale;
+      std::fill(q + d, q + stride_, 0.0f);
+      if (keys.is_dense()) continue;
+      const Codec& codec = keys.codec(static_cast<int>(kv_head));
+      float* coef = coef_.data() + i * sizes_.n_coef;
+      shared_[i] = codec.analyse(q, coef, zero_coef_.data() + i * sizes_.n_segments);
+      if (!tables || codec.has_block_params()) continue;
+      float* c = work.data() + sizes_.n_groups * 16;
+      float* unpacked = c + n_terms;
+      codec.unpack(nullptr, unpacked);
+      codec.term_coefficients(coef, unpacked, c);
+      make_tables(codec, kernels, c, work.data(), lo_.data() + i * table_bytes(),
+                  hi_.data() + i * table_bytes(), units_.data() + i * sizes_.n_segments);
+    }
+  });
+}
+
+}  // namespace headq

@@ -1,0 +1,58 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "attention/inputs.h"
+#include "attention/kernels.h"
+#include "cache/layer_cache.h"
+
+namespace headq {
+
+// What keys are read with, made once for an attention op: every query times the logit scale, its
+// analysis by the codec of its KV head, and its integer tables where these hold for all blocks.
+//
+// Queries are numbered by stream, KV head, row and head of the group, so that those of a tile are
+// side by side.
+class Queries {
+ public:
+  // tables: make the integer tables, for codecs without block parameters.
+  void prepare(const LayerCache& cache, const Kernels& kernels, const AttentionInputs& in, bool tables,
+               int n_threads);
+
+  size_t index(int stream, int kv_head, int row) const {
+    return ((static_cast<size_t>(stream) * n_kv_heads_ + static_cast<size_t>(kv_head)) * n_rows_ +
+            static_cast<size_t>(row)) * group_;
+  }
+
+  const float* query(size_t i) const { return q_.data() + i * stride_; }
+  size_t stride() const { return stride_; }  // floats from one query to the next, zeros behind d_k
+  const float* coef(size_t i) const { return coef_.data() + i * sizes_.n_coef; }
+  size_t coef_stride() const { return sizes_.n_coef; }
+  const float* zero_coef(size_t i) const { return zero_coef_.data() + i * sizes_.n_segments; }
+  float shared(size_t i) const { return shared_[i]; }
+  const uint8_t* lo(size_t i) const { return lo_.data() + i * table_bytes(); }
+  const uint8_t* hi(size_t i) const { return hi_.data() + i * table_bytes(); }
+  size_t table_bytes() const { return sizes_.n_groups * 16; }
+  const float* units(size_t i) const { return units_.data() + i * sizes_.n_segments; }
+
+ private:
+  struct Sizes {
+    size_t n_coef = 0, n_segments = 0, n_groups = 0;
+  };
+
+  size_t n_kv_heads_ = 0, n_rows_ = 0, group_ = 0, stride_ = 0;
+  Sizes sizes_;  // the largest over the KV heads
+  std::vector<float> q_, coef_, zero_coef_, shared_, units_;
+  std::vector<uint8_t> lo_, hi_;
+  std::vector<std::vector<float>> work_;  // by thread
+};
+
+// Integer tables of one query from the coefficients c of a codec's terms: bytes lo and hi
+// [n_groups][16], and what an integer of each segment is worth, units [segments]. tables: work space
+// [n_groups][16].
+void make_tables(const Codec& codec, const Kernels& kernels, const float* c, float* tables, uint8_t* lo,
+                 uint8_t* hi, float* units);
+
+}  // namespace headq
