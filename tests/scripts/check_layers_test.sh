@@ -5,7 +5,7 @@ source "$(dirname "${BASH_SOURCE[0]}")/check.sh"
 
 copy=$scratch/tree
 mkdir "$copy"
-cp -r "$root"/{.ci,README.md,cmake,docs,include,scripts,src,tests} "$copy"
+cp -r "$root"/{.ci,README.md,bench,cmake,docs,include,scripts,src,tests} "$copy"
 
 expect_exit 0 "$copy/scripts/check-layers"
 [[ -z $output ]] || fail "a clean tree is not silent"
