@@ -23,6 +23,7 @@ struct ExitCode {
 
 // Each adds one subcommand whose callback runs it. A callback throws Error or ExitCode; main prints
 // the Error as one line on stderr.
+CLI::App* add_bench_command(CLI::App& app);
 CLI::App* add_calibrate_command(CLI::App& app);
 CLI::App* add_diagnose_command(CLI::App& app);
 CLI::App* add_inspect_command(CLI::App& app);

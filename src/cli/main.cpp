@@ -96,6 +96,7 @@ int run(int argc, char** argv) {
   add_calibrate_command(app);
   add_ppl_command(app);
   add_diagnose_command(app);
+  add_bench_command(app);
   add_inspect_command(app);
   CLI::App* const with = add_with_command(app, arguments.program);
   if (arguments.has_program && (arguments.own.empty() || arguments.own[0] != with->get_name())) {

@@ -74,6 +74,19 @@ class Batch {
   std::vector<int8_t> outputs_;
 };
 
+// The type that ggml calls by this name and that a cache can have.
+ggml_type cache_type(const std::string& name) {
+  std::string known;
+  for (const ggml_type type : {GGML_TYPE_F32, GGML_TYPE_F16, GGML_TYPE_BF16, GGML_TYPE_Q8_0,
+                               GGML_TYPE_Q4_0, GGML_TYPE_Q4_1, GGML_TYPE_IQ4_NL, GGML_TYPE_Q5_0,
+                               GGML_TYPE_Q5_1}) {
+    if (name == ggml_type_name(type)) return type;
+    known += (known.empty() ? "" : ", ") + std::string(ggml_type_name(type));
+  }
+  throw Error(ErrorCode::kInvalidArgument,
+              fmt::format("llama.cpp has no cache of type '{}'; there are {}", name, known));
+}
+
 }  // namespace
 
 void Model::Free::operator()(llama_model* model) const { llama_model_free(model); }
@@ -140,6 +153,8 @@ std::vector<int32_t> Model::tokenize(const std::string& text) const {
   return tokens;
 }
 
+void check_cpu_cache(const std::string& name) { cache_type(name); }
+
 void Context::Free::operator()(llama_context* context) const { llama_free(context); }
 
 Context::Context(const Model& model, const ContextOptions& options)
@@ -156,8 +171,8 @@ Context::Context(const Model& model, const ContextOptions& options)
   params.n_threads = options.n_threads;
   params.n_threads_batch = options.n_threads;
   params.flash_attn_type = LLAMA_FLASH_ATTN_TYPE_ENABLED;
-  params.type_k = GGML_TYPE_F16;
-  params.type_v = GGML_TYPE_F16;
+  params.type_k = params.type_v =
+      model.device() == Device::kCpu ? cache_type(options.cpu_cache) : GGML_TYPE_F16;
   params.swa_full = false;  // as llama.cpp's programs do: window layers keep their window only
   params.no_perf = true;
   take_llama_error();
@@ -168,6 +183,13 @@ Context::Context(const Model& model, const ContextOptions& options)
 }
 
 void Context::clear() { llama_memory_clear(llama_get_memory(context_.get()), /*data=*/true); }
+
+void Context::remove_from(int first_pos) {
+  if (!llama_memory_seq_rm(llama_get_memory(context_.get()), 0, first_pos, -1)) {
+    throw Error(ErrorCode::kUnsupported,
+                fmt::format("this cache cannot forget the positions from {} on", first_pos));
+  }
+}
 
 std::span<const float> Context::decode(std::span<const int32_t> tokens, int first_pos,
                                        int first_output) {

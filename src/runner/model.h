@@ -59,6 +59,9 @@ class Model {
   ModelInfo info_;
 };
 
+// Throws Error(kInvalidArgument) when llama.cpp has no cache of the type that ggml calls by this name.
+void check_cpu_cache(const std::string& name);
+
 struct ContextOptions {
   int n_ctx = 2048;
   int n_batch = 512;    // most tokens of one decode()
@@ -67,6 +70,7 @@ struct ContextOptions {
   int n_threads = 1;
   CacheSpec cache = {};      // of Device::kPlugin
   std::string profile = {};  // path, or ""
+  std::string cpu_cache = "f16";  // of Device::kCpu: ggml's name of the type of keys and values
 };
 
 // One sequence with its own KV cache. Not thread-safe; different contexts may run in turn.
@@ -79,6 +83,9 @@ class Context : public LogitSource {
   void clear() override;
   std::span<const float> decode(std::span<const int32_t> tokens, int first_pos,
                                 int first_output) override;
+
+  // Forgets the positions from first_pos on. Throws Error(kUnsupported) when the cache cannot.
+  void remove_from(int first_pos);
 
   // What the cache holds now; all zero on Device::kCpu.
   CacheStats stats() const;

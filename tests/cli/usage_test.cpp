@@ -15,7 +15,7 @@ TEST(Usage, HelpNamesEveryCommandOnStdout) {
   const auto result = run_headq({"--help"});
   EXPECT_EQ(result.exit_code, 0);
   EXPECT_EQ(result.err, "");
-  for (const char* command : {"calibrate", "ppl", "diagnose", "inspect", "with"}) {
+  for (const char* command : {"bench", "calibrate", "ppl", "diagnose", "inspect", "with"}) {
     EXPECT_NE(result.out.find(command), std::string::npos) << command;
   }
 }
