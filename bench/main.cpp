@@ -5,9 +5,11 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <exception>
 #include <iostream>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "bench/benchmarks.h"
@@ -73,6 +75,12 @@ void print_help() {
   benchmark::PrintDefaultHelp();
 }
 
+bool asks_for_format(int argc, char** argv) {
+  return std::any_of(argv + 1, argv + argc, [](const char* word) {
+    return std::string_view(word).starts_with("--benchmark_format=");
+  });
+}
+
 int run(int argc, char** argv) {
   std::vector<std::string> words = {argv[0], "--benchmark_repetitions=5",
                                     "--benchmark_enable_random_interleaving=true",
@@ -93,7 +101,11 @@ int run(int argc, char** argv) {
     register_attention(options);
     register_encode(options);
     LineReporter reporter;
-    const size_t n_run = benchmark::RunSpecifiedBenchmarks(&reporter);
+    // Another format than the lines is Google Benchmark's own.
+    const size_t n_run = asks_for_format(argc, argv)
+                             ? benchmark::RunSpecifiedBenchmarks()
+                             : benchmark::RunSpecifiedBenchmarks(
+                                   static_cast<benchmark::BenchmarkReporter*>(&reporter));
     benchmark::Shutdown();
     return n_run > 0 ? 0 : 1;
   } catch (const CLI::ParseError& error) {
