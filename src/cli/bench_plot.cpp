@@ -234,8 +234,8 @@ std::string to_svg(const BenchReport& report) {
   }
   put(draw_bars(report), bars_height(report.candidates.size()));
   const std::string caption =
-      fmt::format("{} · {} threads · median of {} repetitions, whiskers: least and most",
-                  report.model, report.settings.n_threads, plan.n_repetitions);
+      fmt::format("{} · -t {} · median of {} repetitions, whiskers: least and most", report.model,
+                  report.settings.n_threads, plan.n_repetitions);
   return fmt::format(
              "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {0:.0f} {1:.0f}\" "
              "width=\"{0:.0f}\" height=\"{1:.0f}\" role=\"img\">\n"

@@ -154,11 +154,14 @@ class SubjectProcess : public BenchSubject {
   Worker worker_;
 };
 
-// What calls cost, for the time that is left, in thousandths of a token of a prompt at depth 0: one
-// token at a time costs several times as much, and the cost grows with the depth.
+// What tokens at positions begin .. begin + n - 1 cost, for the time that is left: the integral of
+// 1 + position / 2048, and several times as much for one token at a time.
 size_t cost(int begin, int n, bool one_by_one) {
-  const double middle = begin + 0.5 * n;
-  return static_cast<size_t>(1000.0 * n * (1.0 + middle / 2048.0) * (one_by_one ? 4.0 : 1.0)) + 1;
+  const auto integral = [](int position) {
+    const size_t p = static_cast<size_t>(position);
+    return 4096 * p + p * p;
+  };
+  return (integral(begin + n) - integral(begin)) * (one_by_one ? 4 : 1);
 }
 
 class Meter {

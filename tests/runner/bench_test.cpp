@@ -3,10 +3,10 @@
 #include "runner/bench.h"
 
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <csignal>
-#include <cstdio>
-#include <unistd.h>
+#include <functional>
 
 #include "headq/error.h"
 #include "models/tiny_models.h"
@@ -23,6 +23,7 @@ using testing::scratch_file;
 using testing::tiny_model_path;
 using testing::tiny_text_path;
 using testing::TinyFamily;
+using testing::write_tiny_model;
 
 std::string error_of(const std::function<void()>& work, ErrorCode code) {
   try {
@@ -86,8 +87,9 @@ TEST(Worker, OneThatIsKilledFromOutsideIsNoticed) {
             "the process of x died of signal 15 (Terminated)");
 }
 
-constexpr const char* kStatus = "Name:\theadq\nVmHWM:\t    5000 kB\nVmRSS:\t    4000 kB\n"
-                                "RssAnon:\t 1000 kB\nRssFile:\t    3000 kB\n";
+constexpr const char* kStatus =
+    "Name:\theadq\nVmHWM:\t    5000 kB\nVmRSS:\t    4000 kB\n"
+    "RssAnon:\t 1000 kB\nRssFile:\t    3000 kB\n";
 
 TEST(ProcessMemory, ReadsTheLinesOfTheKernel) {
   const ProcessMemory memory = ProcessMemory::parse(kStatus);
@@ -199,7 +201,8 @@ TEST(BenchTokens, AreTheSameForEveryCache) {
   const auto tokens = bench_tokens(model, "", 300);
   EXPECT_EQ(tokens, bench_tokens(model, "", 300));
   EXPECT_EQ(std::vector(tokens.begin(), tokens.begin() + 100), bench_tokens(model, "", 100));
-  if (model.bos() >= 0) EXPECT_EQ(tokens[0], model.bos());
+  ASSERT_GE(model.bos(), 0);
+  EXPECT_EQ(tokens[0], model.bos());
   const auto text = bench_tokens(model, tiny_text_path(), 300);
   EXPECT_EQ(text.size(), 300u);
   EXPECT_NE(text, tokens);
@@ -210,11 +213,8 @@ TEST(BenchTokens, AreTheSameForEveryCache) {
 }
 
 // A model whose f16 cache is large against everything else a context takes.
-constexpr testing::TinyModelConfig kWide{.family = TinyFamily::kLlama,
-                                         .n_layer = 4,
-                                         .n_head = 4,
-                                         .n_head_kv = 4,
-                                         .head_dim = 64};
+constexpr testing::TinyModelConfig kWide{
+    .family = TinyFamily::kLlama, .n_layer = 4, .n_head = 4, .n_head_kv = 4, .head_dim = 64};
 constexpr int kWideCells = 8192;
 constexpr double kWideBytes = kWideCells * 4.0 * 256 * 2 * 2;  // layers, channels, sides, bytes
 

@@ -7,7 +7,7 @@ source "$(dirname "${BASH_SOURCE[0]}")/check.sh"
 program=$1
 report=$scratch/report.json
 quick=(--benchmark_repetitions=1 --benchmark_min_time=0.0001)
-wanted='(decode|keys|values|softmax)/.*d64/q3/(scalar|ggml)/t1|prompt/nib.*d64|encode/.*d64/.*scalar'
+wanted='(decode|keys|values|softmax)/.*d(64|16)/q3/(scalar|ggml)/t1|prompt/nib.*d64|encode/.*d64/.*scalar'
 
 expect_exit 0 "$program" --depth 1024 --layers 1 "${quick[@]}" --benchmark_filter="$wanted" \
   --benchmark_out="$report"
