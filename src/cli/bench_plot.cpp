@@ -24,7 +24,8 @@ svg { --ink: #1f2328; --soft: #656d76; --grid: #d8dee4; --paper: #ffffff;
 @media (prefers-color-scheme: dark) { svg { --ink: #e6edf3; --soft: #8d96a0; --grid: #30363d;
   --paper: #0d1117; --c0: #9aa4af; --c1: #d7b13b; --c2: #f0885a; --c3: #58a6ff; --c4: #3fb950;
   --c5: #bc8cff; --c6: #f778ba; --c7: #39c5cf; } }
-text { fill: var(--ink); } .soft { fill: var(--soft); } .title { font-weight: 600; font-size: 15px; }
+text { fill: var(--ink); } .soft { fill: var(--soft); }
+.title { font-weight: 600; font-size: 15px; }
 .grid { stroke: var(--grid); } .one { stroke: var(--soft); stroke-dasharray: 4 3; }
 .line { fill: none; stroke-width: 2; } .whisker { stroke-width: 1.5; }
 </style>

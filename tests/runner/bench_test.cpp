@@ -158,7 +158,7 @@ TEST(RunBench, TakesTurnsWithinEveryRepetition) {
   };
   const auto cells = run_bench(subjects, plan);
   const std::string turns = "Ag2 Ap4 Bg2 Bp4 Bg2 Bp4 Ag2 Ap4 Ag2 Ap4 Bg2 Bp4 ";
-  EXPECT_EQ(log, turns + "Af3 Af5 Bf3 Bf5 " + turns);
+  EXPECT_EQ(log, "Af0 Bf0 " + turns + "Af3 Af5 Bf3 Bf5 " + turns);
   EXPECT_EQ(done, total);
   ASSERT_EQ(cells.size(), 2u);
   ASSERT_EQ(cells[1].size(), 2u);
@@ -176,7 +176,7 @@ TEST(RunBench, LeavesOutWhatIsNotAskedFor) {
   FakeSubject a('A', log);
   BenchSubject* const subjects[] = {&a};
   const auto cells = run_bench(subjects, {.depths = {0}, .n_gen = 0, .n_repetitions = 1});
-  EXPECT_EQ(log, "Ap512 ");
+  EXPECT_EQ(log, "Af0 Ap512 ");
   EXPECT_TRUE(cells[0][0].generate.empty());
 }
 
