@@ -7,6 +7,9 @@
 namespace headq {
 namespace {
 
+// For loops over registers: unrolled before GCC decides what lives in memory.
+#define HEADQ_UNROLL _Pragma("GCC unroll 16")
+
 __m256i load256(const void* p) { return _mm256_loadu_si256(static_cast<const __m256i*>(p)); }
 
 // Lanes added as a binary tree: 8 + 8, 4 + 4, 2 + 2, 1 + 1.
@@ -88,7 +91,9 @@ void scan_queries(const uint8_t* codes, int n_groups, const uint8_t* lo, const u
   const __m512i order_a = interleave_order(0), order_b = interleave_order(16);
   const __m512i one = _mm512_set1_epi8(1), base = _mm512_set1_epi8(static_cast<char>(255));
   __m512i sum[kQueries][4];
+  HEADQ_UNROLL
   for (auto& query : sum) {
+    HEADQ_UNROLL
     for (__m512i& s : query) s = _mm512_setzero_si512();
   }
   for (int g = 0; g < n_groups; g += 4) {
@@ -108,10 +113,12 @@ void scan_queries(const uint8_t* codes, int n_groups, const uint8_t* lo, const u
         _mm512_ternarylogic_epi32(_mm512_srli_epi16(b, 4), low_nibble, table_of_byte, kAndOr)};
     // A table of an absent group counts with its entry 0: it is masked out.
     const __mmask64 tables = live((n_groups - g) * 16);
+    HEADQ_UNROLL
     for (int q = 0; q < kQueries; ++q) {
       const size_t at = static_cast<size_t>(q) * stride + static_cast<size_t>(g) * 16;
       const __m512i table_lo = _mm512_maskz_loadu_epi8(tables, lo + at);
       const __m512i table_hi = _mm512_maskz_loadu_epi8(tables, hi + at);
+      HEADQ_UNROLL
       for (int i = 0; i < 4; ++i) {
         const __m512i l = _mm512_permutexvar_epi8(index[i], table_lo);
         const __m512i h = _mm512_permutexvar_epi8(index[i], table_hi);
@@ -119,7 +126,9 @@ void scan_queries(const uint8_t* codes, int n_groups, const uint8_t* lo, const u
       }
     }
   }
+  HEADQ_UNROLL
   for (int q = 0; q < kQueries; ++q) {
+    HEADQ_UNROLL
     for (int i = 0; i < 4; ++i) _mm512_storeu_si512(sums + q * 64 + i * 16, sum[q][i]);
   }
 }
@@ -186,23 +195,29 @@ void value_dots_of(const uint8_t* const* codes, int n_blocks, const int* group, 
   constexpr int kTerms = 4;
   int offset[kTerms];
   __m512i table[kTerms], high[kTerms][kQueries], low[kTerms][kQueries];
+  HEADQ_UNROLL
   for (int i = 0; i < kTerms; ++i) {
     const int term = i < n_terms ? i : n_terms - 1;
     offset[i] = group[term] * 32;
     table[i] = _mm512_broadcast_i32x4(
         _mm_loadu_si128(reinterpret_cast<const __m128i*>(tables + term * 16)));
+    HEADQ_UNROLL
     for (int q = 0; q < kQueries; ++q) high[i][q] = low[i][q] = _mm512_setzero_si512();
   }
   for (int b = 0; b < n_blocks; ++b, w += n_queries * kWeightBytes) {
+    HEADQ_UNROLL
     for (int i = 0; i < kTerms; ++i) {
       const __m512i x = _mm512_shuffle_epi8(table[i], nibbles_of(codes[b] + offset[i]));
+      HEADQ_UNROLL
       for (int q = 0; q < kQueries; ++q) {
         high[i][q] = _mm512_dpbusd_epi32(high[i][q], _mm512_loadu_si512(w + q * kWeightBytes), x);
         low[i][q] = _mm512_dpbusd_epi32(low[i][q], _mm512_loadu_si512(w + q * kWeightBytes + 64), x);
       }
     }
   }
+  HEADQ_UNROLL
   for (int q = 0; q < kQueries; ++q) {
+    HEADQ_UNROLL
     for (int i = 0; i < kTerms; ++i) {
       out[q * kTerms + i] = 256 * static_cast<int64_t>(_mm512_reduce_add_epi32(high[i][q])) +
                             _mm512_reduce_add_epi32(low[i][q]);
@@ -296,12 +311,15 @@ float exp_weights(const float* scores, int n, float max, float* p) {
 template <int kQueries>
 void scores_of(const float* q, size_t q_stride, const float* y, int n, float* out, size_t out_stride) {
   __m512 sum[kQueries][4];
+  HEADQ_UNROLL
   for (auto& query : sum) {
+    HEADQ_UNROLL
     for (__m512& s : query) s = _mm512_setzero_ps();
   }
   for (int c = 0; c < n; ++c, y += 64) {
     const __m512 y0 = _mm512_loadu_ps(y), y1 = _mm512_loadu_ps(y + 16), y2 = _mm512_loadu_ps(y + 32),
                  y3 = _mm512_loadu_ps(y + 48);
+    HEADQ_UNROLL
     for (int i = 0; i < kQueries; ++i) {
       const __m512 x = _mm512_set1_ps(q[static_cast<size_t>(i) * q_stride + static_cast<size_t>(c)]);
       sum[i][0] = _mm512_fmadd_ps(x, y0, sum[i][0]);
@@ -310,7 +328,9 @@ void scores_of(const float* q, size_t q_stride, const float* y, int n, float* ou
       sum[i][3] = _mm512_fmadd_ps(x, y3, sum[i][3]);
     }
   }
+  HEADQ_UNROLL
   for (int i = 0; i < kQueries; ++i, out += out_stride) {
+    HEADQ_UNROLL
     for (int j = 0; j < 4; ++j) _mm512_storeu_ps(out + j * 16, sum[i][j]);
   }
 }
@@ -331,20 +351,27 @@ template <int kQueries, int kWide>
 void accumulate(const float* p, size_t p_stride, const float* v, int stride, float* acc,
                 size_t acc_stride) {
   __m512 sum[kQueries][kWide];
+  HEADQ_UNROLL
   for (int i = 0; i < kQueries; ++i) {
+    HEADQ_UNROLL
     for (int j = 0; j < kWide; ++j) {
       sum[i][j] = _mm512_loadu_ps(acc + static_cast<size_t>(i) * acc_stride + j * 16);
     }
   }
   for (int t = 0; t < 64; ++t, v += stride) {
     __m512 row[kWide];
+    HEADQ_UNROLL
     for (int j = 0; j < kWide; ++j) row[j] = _mm512_loadu_ps(v + j * 16);
+    HEADQ_UNROLL
     for (int i = 0; i < kQueries; ++i) {
       const __m512 x = _mm512_set1_ps(p[static_cast<size_t>(i) * p_stride + static_cast<size_t>(t)]);
+      HEADQ_UNROLL
       for (int j = 0; j < kWide; ++j) sum[i][j] = _mm512_fmadd_ps(x, row[j], sum[i][j]);
     }
   }
+  HEADQ_UNROLL
   for (int i = 0; i < kQueries; ++i) {
+    HEADQ_UNROLL
     for (int j = 0; j < kWide; ++j) {
       _mm512_storeu_ps(acc + static_cast<size_t>(i) * acc_stride + j * 16, sum[i][j]);
     }
