@@ -84,53 +84,75 @@ __m512i interleave_order(int first) {
 // Tokens side by side in lanes of 32 bits, each with its nibbles of four groups: a byte picks an
 // entry of four tables in a register (vpermb), and vpdpbusd adds the four.
 template <int kQueries>
-void scan_queries(const uint8_t* codes, int n_groups, const uint8_t* lo, const uint8_t* hi,
-                  size_t stride, int32_t* sums) {
-  const __m512i low_nibble = _mm512_set1_epi8(15);
-  const __m512i table_of_byte = _mm512_set1_epi32(0x30201000);
-  const __m512i order_a = interleave_order(0), order_b = interleave_order(16);
-  const __m512i one = _mm512_set1_epi8(1), base = _mm512_set1_epi8(static_cast<char>(255));
-  __m512i sum[kQueries][4];
-  HEADQ_UNROLL
-  for (auto& query : sum) {
+class Scan {
+ public:
+  Scan() {
     HEADQ_UNROLL
-    for (__m512i& s : query) s = _mm512_setzero_si512();
+    for (int i = 0; i < kQueries * 4; ++i) sum_[i] = _mm512_setzero_si512();
   }
-  for (int g = 0; g < n_groups; g += 4) {
-    const int bytes = (n_groups - g) * 32;  // those of absent groups read as 0
-    const auto live = [](int n) {
-      return n >= 64 ? ~__mmask64{0} : n <= 0 ? __mmask64{0} : (__mmask64{1} << n) - 1u;
-    };
-    const __m512i first = _mm512_maskz_loadu_epi8(live(bytes), codes + g * 32);
-    const __m512i second = _mm512_maskz_loadu_epi8(live(bytes - 64), codes + g * 32 + 64);
-    const __m512i a = _mm512_permutex2var_epi8(first, order_a, second);
-    const __m512i b = _mm512_permutex2var_epi8(first, order_b, second);
-    constexpr int kAndOr = 0xea;
-    const __m512i index[4] = {
-        _mm512_ternarylogic_epi32(a, low_nibble, table_of_byte, kAndOr),
-        _mm512_ternarylogic_epi32(b, low_nibble, table_of_byte, kAndOr),
-        _mm512_ternarylogic_epi32(_mm512_srli_epi16(a, 4), low_nibble, table_of_byte, kAndOr),
-        _mm512_ternarylogic_epi32(_mm512_srli_epi16(b, 4), low_nibble, table_of_byte, kAndOr)};
-    // A table of an absent group counts with its entry 0: it is masked out.
-    const __mmask64 tables = live((n_groups - g) * 16);
+
+  // Four groups: their codes as two registers, and where their tables are; of the tables' bytes only
+  // the live ones are read, others count as 0.
+  void add(__m512i first, __m512i second, const uint8_t* lo, const uint8_t* hi, size_t stride,
+           __mmask64 live) {
+    const __m512i a = _mm512_permutex2var_epi8(first, order_a_, second);
+    const __m512i b = _mm512_permutex2var_epi8(first, order_b_, second);
+    const __m512i i0 = index_of(a), i1 = index_of(b);
+    const __m512i i2 = index_of(_mm512_srli_epi16(a, 4)), i3 = index_of(_mm512_srli_epi16(b, 4));
     HEADQ_UNROLL
-    for (int q = 0; q < kQueries; ++q) {
-      const size_t at = static_cast<size_t>(q) * stride + static_cast<size_t>(g) * 16;
-      const __m512i table_lo = _mm512_maskz_loadu_epi8(tables, lo + at);
-      const __m512i table_hi = _mm512_maskz_loadu_epi8(tables, hi + at);
-      HEADQ_UNROLL
-      for (int i = 0; i < 4; ++i) {
-        const __m512i l = _mm512_permutexvar_epi8(index[i], table_lo);
-        const __m512i h = _mm512_permutexvar_epi8(index[i], table_hi);
-        sum[q][i] = _mm512_dpbusd_epi32(_mm512_dpbusd_epi32(sum[q][i], one, l), base, h);
-      }
+    for (int q = 0; q < kQueries; ++q, lo += stride, hi += stride) {
+      const __m512i table_lo = load(lo, live), table_hi = load(hi, live);
+      sum_[q * 4] = look_up(sum_[q * 4], i0, table_lo, table_hi);
+      sum_[q * 4 + 1] = look_up(sum_[q * 4 + 1], i1, table_lo, table_hi);
+      sum_[q * 4 + 2] = look_up(sum_[q * 4 + 2], i2, table_lo, table_hi);
+      sum_[q * 4 + 3] = look_up(sum_[q * 4 + 3], i3, table_lo, table_hi);
     }
   }
-  HEADQ_UNROLL
-  for (int q = 0; q < kQueries; ++q) {
+
+  void store(int32_t* sums) const {
     HEADQ_UNROLL
-    for (int i = 0; i < 4; ++i) _mm512_storeu_si512(sums + q * 64 + i * 16, sum[q][i]);
+    for (int i = 0; i < kQueries * 4; ++i) _mm512_storeu_si512(sums + i * 16, sum_[i]);
   }
+
+  static __m512i load(const uint8_t* p, __mmask64 live) {
+    return live == ~__mmask64{0} ? _mm512_loadu_si512(p) : _mm512_maskz_loadu_epi8(live, p);
+  }
+
+ private:
+  __m512i index_of(__m512i nibbles) const {
+    constexpr int kAndOr = 0xea;
+    return _mm512_ternarylogic_epi32(nibbles, low_nibble_, table_of_byte_, kAndOr);
+  }
+  __m512i look_up(__m512i sum, __m512i index, __m512i lo, __m512i hi) const {
+    sum = _mm512_dpbusd_epi32(sum, one_, _mm512_permutexvar_epi8(index, lo));
+    return _mm512_dpbusd_epi32(sum, base_, _mm512_permutexvar_epi8(index, hi));
+  }
+
+  const __m512i low_nibble_ = _mm512_set1_epi8(15);
+  const __m512i table_of_byte_ = _mm512_set1_epi32(0x30201000);
+  const __m512i order_a_ = interleave_order(0), order_b_ = interleave_order(16);
+  const __m512i one_ = _mm512_set1_epi8(1), base_ = _mm512_set1_epi8(static_cast<char>(255));
+  __m512i sum_[kQueries * 4];
+};
+
+template <int kQueries>
+void scan_queries(const uint8_t* codes, int n_groups, const uint8_t* lo, const uint8_t* hi,
+                  size_t stride, int32_t* sums) {
+  Scan<kQueries> scan;
+  int g = 0;
+  for (; g + 4 <= n_groups; g += 4, codes += 128, lo += 64, hi += 64) {
+    scan.add(_mm512_loadu_si512(codes), _mm512_loadu_si512(codes + 64), lo, hi, stride, ~__mmask64{0});
+  }
+  if (g < n_groups) {  // nibbles of absent groups are 0, and so are their tables
+    const auto first_bytes = [](int n) {
+      return n >= 64 ? ~__mmask64{0} : (__mmask64{1} << n) - 1u;
+    };
+    const int left = n_groups - g;
+    const __m512i first = _mm512_maskz_loadu_epi8(first_bytes(left * 32), codes);
+    const __m512i second = left > 2 ? _mm512_zextsi256_si512(load256(codes + 64)) : _mm512_setzero_si512();
+    scan.add(first, second, lo, hi, stride, first_bytes(left * 16));
+  }
+  scan.store(sums);
 }
 
 void scan(const uint8_t* codes, int n_groups, const uint8_t* lo, const uint8_t* hi, size_t stride,
@@ -187,40 +209,47 @@ __m512i nibbles_of(const uint8_t* codes) {
   return _mm512_and_si512(_mm512_multishift_epi64_epi8(shifts, twice), _mm512_set1_epi8(15));
 }
 
-// Four terms against up to three queries, all blocks at once. Lanes hold at most 16 blocks of
-// 4 * 255 * 128 each.
+// Three terms against up to three queries, all blocks at once, so that sums and weights fill the
+// registers. Lanes hold at most 16 blocks of 4 * 255 * 128 each.
+constexpr int kTermsAtOnce = 3;
+
 template <int kQueries>
 void value_dots_of(const uint8_t* const* codes, int n_blocks, const int* group, const int8_t* tables,
                    int n_terms, const uint8_t* w, int n_queries, int64_t* out) {
-  constexpr int kTerms = 4;
-  int offset[kTerms];
-  __m512i table[kTerms], high[kTerms][kQueries], low[kTerms][kQueries];
+  const auto term = [n_terms](int i) { return i < n_terms ? i : n_terms - 1; };
+  ptrdiff_t offset[kTermsAtOnce];
+  __m512i table[kTermsAtOnce], high[kTermsAtOnce][kQueries], low[kTermsAtOnce][kQueries];
   HEADQ_UNROLL
-  for (int i = 0; i < kTerms; ++i) {
-    const int term = i < n_terms ? i : n_terms - 1;
-    offset[i] = group[term] * 32;
+  for (int i = 0; i < kTermsAtOnce; ++i) {
+    offset[i] = group[term(i)] * 32;
     table[i] = _mm512_broadcast_i32x4(
-        _mm_loadu_si128(reinterpret_cast<const __m128i*>(tables + term * 16)));
+        _mm_loadu_si128(reinterpret_cast<const __m128i*>(tables + term(i) * 16)));
     HEADQ_UNROLL
     for (int q = 0; q < kQueries; ++q) high[i][q] = low[i][q] = _mm512_setzero_si512();
   }
   for (int b = 0; b < n_blocks; ++b, w += n_queries * kWeightBytes) {
+    __m512i high_weights[kQueries], low_weights[kQueries];
     HEADQ_UNROLL
-    for (int i = 0; i < kTerms; ++i) {
+    for (int q = 0; q < kQueries; ++q) {
+      high_weights[q] = _mm512_loadu_si512(w + q * kWeightBytes);
+      low_weights[q] = _mm512_loadu_si512(w + q * kWeightBytes + 64);
+    }
+    HEADQ_UNROLL
+    for (int i = 0; i < kTermsAtOnce; ++i) {
       const __m512i x = _mm512_shuffle_epi8(table[i], nibbles_of(codes[b] + offset[i]));
       HEADQ_UNROLL
       for (int q = 0; q < kQueries; ++q) {
-        high[i][q] = _mm512_dpbusd_epi32(high[i][q], _mm512_loadu_si512(w + q * kWeightBytes), x);
-        low[i][q] = _mm512_dpbusd_epi32(low[i][q], _mm512_loadu_si512(w + q * kWeightBytes + 64), x);
+        high[i][q] = _mm512_dpbusd_epi32(high[i][q], high_weights[q], x);
+        low[i][q] = _mm512_dpbusd_epi32(low[i][q], low_weights[q], x);
       }
     }
   }
   HEADQ_UNROLL
   for (int q = 0; q < kQueries; ++q) {
     HEADQ_UNROLL
-    for (int i = 0; i < kTerms; ++i) {
-      out[q * kTerms + i] = 256 * static_cast<int64_t>(_mm512_reduce_add_epi32(high[i][q])) +
-                            _mm512_reduce_add_epi32(low[i][q]);
+    for (int i = 0; i < kTermsAtOnce; ++i) {
+      out[q * kTermsAtOnce + i] = 256 * static_cast<int64_t>(_mm512_reduce_add_epi32(high[i][q])) +
+                                  _mm512_reduce_add_epi32(low[i][q]);
     }
   }
 }
@@ -230,13 +259,13 @@ void value_dots(const uint8_t* const* codes, int n_blocks, const int* group, con
   for (int first = 0; first < n_queries; first += 3) {
     const int n = n_queries - first < 3 ? n_queries - first : 3;
     const auto run = n == 3 ? value_dots_of<3> : n == 2 ? value_dots_of<2> : value_dots_of<1>;
-    for (int i = 0; i < n_terms; i += 4) {
-      const int some = n_terms - i < 4 ? n_terms - i : 4;
-      int64_t sums[12];
+    for (int i = 0; i < n_terms; i += kTermsAtOnce) {
+      const int some = n_terms - i < kTermsAtOnce ? n_terms - i : kTermsAtOnce;
+      int64_t sums[3 * kTermsAtOnce];
       run(codes, n_blocks, group + i, tables + i * 16, some, w + first * kWeightBytes, n_queries, sums);
       for (int q = 0; q < n; ++q) {
         for (int j = 0; j < some; ++j) {
-          out[(first + q) * n_terms + i + j] = static_cast<float>(sums[q * 4 + j]);
+          out[(first + q) * n_terms + i + j] = static_cast<float>(sums[q * kTermsAtOnce + j]);
         }
       }
     }

@@ -304,22 +304,20 @@ void PieceContext::score_block(const Tile& tile, int block, float* scores, Work&
   if (end_row > 0 && scans_) scan_block(keys, tile, scores, work);
   if (end_row > 0 && !scans_) multiply_block(keys, tile, first_row, end_row - first_row, scores, work);
   if (!scans_) score_dense_tile(keys, tile, block, scores, work);
-  for (int i = 0; i < tile.n_queries; ++i) {
-    float* out = scores + static_cast<size_t>(i) * kPieceTokens;
-    const Cells read = cells(keys, tile, i / group_, block);
-    if (read.visible == 0) {
-      std::fill_n(out, kBlockTokens, kNegInf);
-      continue;
+  for (int row = 0; row < tile.n_rows; ++row) {
+    const Cells read = cells(keys, tile, row, block);
+    const uint64_t absent = read.visible & ~keys.side->held_mask(keys.at);
+    for (int i = row * group_; i < (row + 1) * group_; ++i) {
+      float* out = scores + static_cast<size_t>(i) * kPieceTokens;
+      if (scans_) {
+        for_runs(read.dense, [&](int first, int count) {
+          kernels_.dense_scores(keys.side->dense_row(keys.at, tile.kv_head, first), key_stride_, count,
+                                queries_.query(tile.first_query + static_cast<size_t>(i)), out + first);
+        });
+      }
+      for_runs(absent, [&](int first, int count) { std::fill_n(out + first, count, 0.0f); });
+      adjust_scores(tile, i, block, read.visible, out);
     }
-    if (scans_) {
-      for_runs(read.dense, [&](int first, int count) {
-        kernels_.dense_scores(keys.side->dense_row(keys.at, tile.kv_head, first), key_stride_, count,
-                              queries_.query(tile.first_query + static_cast<size_t>(i)), out + first);
-      });
-    }
-    for_runs(read.visible & ~keys.side->held_mask(keys.at),
-             [&](int first, int count) { std::fill_n(out + first, count, 0.0f); });
-    adjust_scores(tile, i, block, read.visible, out);
   }
 }
 
@@ -348,12 +346,16 @@ void PieceContext::adjust_scores(const Tile& tile, int query, int block, uint64_
 
 void PieceContext::weigh_dense(const BlockView& values, const Tile& tile, int block,
                                const float* weights, float* partial) const {
-  for (int i = 0; i < tile.n_queries; ++i) {
-    const float* p = weights + static_cast<size_t>(i) * kPieceTokens;
-    for_runs(cells(values, tile, i / group_, block).dense, [&](int first, int count) {
-      kernels_.dense_accumulate(values.side->dense_row(values.at, tile.kv_head, first), value_stride_,
-                                count, p + first, accumulators(partial, i));
-    });
+  if (values.side->dense_mask(values.at) == 0) return;
+  for (int row = 0; row < tile.n_rows; ++row) {
+    const uint64_t dense = cells(values, tile, row, block).dense;
+    for (int i = row * group_; i < (row + 1) * group_; ++i) {
+      const float* p = weights + static_cast<size_t>(i) * kPieceTokens;
+      for_runs(dense, [&](int first, int count) {
+        kernels_.dense_accumulate(values.side->dense_row(values.at, tile.kv_head, first), value_stride_,
+                                  count, p + first, accumulators(partial, i));
+      });
+    }
   }
 }
 
