@@ -38,11 +38,84 @@ Json json(const MetricTable& table) {
           {"chance", table.chance}};
 }
 
+// Cells as columns, one array for each figure.
+template <typename Cell>
+class CellColumns {
+ public:
+  explicit CellColumns(const std::vector<Cell>& cells) : cells_(cells) {}
+
+  template <typename Figure>
+  void add(const char* name, Figure Cell::*figure) {
+    Json column = Json::array();
+    for (const Cell& cell : cells_) column.push_back(rounded(cell.*figure));
+    columns_[name] = column;
+  }
+  const Json& columns() const { return columns_; }
+
+ private:
+  static int rounded(int index) { return index; }
+  static size_t rounded(size_t index) { return index; }
+  // The many figures of the cells are for pictures; more digits would only make the file larger.
+  static double rounded(double figure) { return std::stod(fmt::format("{:.4g}", figure)); }
+
+  const std::vector<Cell>& cells_;
+  Json columns_;
+};
+
+Json key_cells_json(const std::vector<KeyCell>& cells) {
+  CellColumns<KeyCell> out(cells);
+  out.add("layer", &KeyCell::layer);
+  out.add("head", &KeyCell::head);
+  out.add("codec", &KeyCell::codec);
+  out.add("mse", &KeyCell::mse);
+  out.add("relative_mse", &KeyCell::relative_mse);
+  out.add("score_error", &KeyCell::score_error);
+  out.add("fisher", &KeyCell::fisher);
+  out.add("kl", &KeyCell::kl);
+  out.add("output_error", &KeyCell::output_error);
+  return out.columns();
+}
+
+Json value_cells_json(const std::vector<ValueCell>& cells) {
+  CellColumns<ValueCell> out(cells);
+  out.add("layer", &ValueCell::layer);
+  out.add("head", &ValueCell::head);
+  out.add("codec", &ValueCell::codec);
+  out.add("mse", &ValueCell::mse);
+  out.add("relative_mse", &ValueCell::relative_mse);
+  out.add("a2_mse", &ValueCell::weighted);
+  out.add("output_error", &ValueCell::output_error);
+  return out.columns();
+}
+
+Json json(const KeyCodecFigures& f) {
+  return {{"codec", f.codec},         {"bits", f.bits},   {"mse", json(f.mse)},
+          {"fisher", json(f.fisher)}, {"kl", json(f.kl)}, {"output_error", json(f.output_error)}};
+}
+
+Json json(const ValueCodecFigures& f) {
+  return {{"codec", f.codec},
+          {"bits", f.bits},
+          {"mse", json(f.mse)},
+          {"a2_mse", json(f.a2_mse)},
+          {"output_error", json(f.output_error)}};
+}
+
 Json json(const Superiority& s) {
-  return {{"n_heads", s.n_heads},         {"n_layers", s.n_layers},
-          {"n_key_cells", s.n_key_cells}, {"n_value_cells", s.n_value_cells},
-          {"key_kl", json(s.key_kl)},     {"key_output", json(s.key_output)},
-          {"values", json(s.values)}};
+  Json key_codecs = Json::array(), value_codecs = Json::array();
+  for (const KeyCodecFigures& codec : s.key_codecs) key_codecs.push_back(json(codec));
+  for (const ValueCodecFigures& codec : s.value_codecs) value_codecs.push_back(json(codec));
+  return {{"n_heads", s.n_heads},
+          {"n_layers", s.n_layers},
+          {"n_key_cells", s.n_key_cells},
+          {"n_value_cells", s.n_value_cells},
+          {"key_kl", json(s.key_kl)},
+          {"key_output", json(s.key_output)},
+          {"values", json(s.values)},
+          {"key_codecs", key_codecs},
+          {"value_codecs", value_codecs},
+          {"key_cells", key_cells_json(s.key_cells)},
+          {"value_cells", value_cells_json(s.value_cells)}};
 }
 
 Json json(const Reversals& r) {
@@ -346,7 +419,8 @@ std::string to_json(const DiagnosisSource& source, const Diagnosis& d) {
                       {"deployability", json(d.deployability)},
                       {"direction", json(d.direction)},
                       {"route_flips", json(d.route_flips)}}}};
-  return out.dump(2) + "\n";
+  // Names of files may be any bytes; what is no UTF-8 becomes U+FFFD.
+  return out.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
 }
 
 std::string to_tables(const DiagnosisSource& source, const Diagnosis& d) {

@@ -91,6 +91,56 @@ std::vector<double> column(std::span<const Cell> cells, double Cell::*figure) {
   return out;
 }
 
+// Names of the codecs of cells in the order in which they come; `codec` of a cell becomes its
+// codec's place there.
+template <typename Cell>
+std::vector<std::string> number_codecs(std::vector<Cell>& cells,
+                                       std::span<const HeadReadings> heads,
+                                       std::vector<CodecCase> HeadReadings::*cases) {
+  std::vector<std::string> names;
+  for (Cell& cell : cells) {
+    const std::string& name = (heads[cell.source].*cases)[cell.codec].name;
+    const auto at = std::find(names.begin(), names.end(), name);
+    cell.codec = static_cast<size_t>(at - names.begin());
+    if (at == names.end()) names.push_back(name);
+  }
+  return names;
+}
+
+// Mean over KV heads of a codec's means over the cells of each.
+template <typename Cell>
+MeanError mean_over_heads(std::span<const Cell> cells, size_t codec, double Cell::*figure) {
+  std::map<size_t, std::vector<double>> heads;
+  for (const Cell& cell : cells) {
+    if (cell.codec == codec) heads[cell.source].push_back(cell.*figure);
+  }
+  std::vector<double> means;
+  for (const auto& [source, values] : heads) means.push_back(mean_error(values).value);
+  return mean_error(means);
+}
+
+std::vector<KeyCodecFigures> key_figures(std::span<const KeyCell> cells,
+                                         const std::vector<std::string>& names) {
+  std::vector<KeyCodecFigures> out;
+  for (size_t i = 0; i < names.size(); ++i) {
+    const auto mean = [&](double KeyCell::*figure) { return mean_over_heads(cells, i, figure); };
+    out.push_back({names[i], mean(&KeyCell::bits).value, mean(&KeyCell::mse),
+                   mean(&KeyCell::fisher), mean(&KeyCell::kl), mean(&KeyCell::output_error)});
+  }
+  return out;
+}
+
+std::vector<ValueCodecFigures> value_figures(std::span<const ValueCell> cells,
+                                             const std::vector<std::string>& names) {
+  std::vector<ValueCodecFigures> out;
+  for (size_t i = 0; i < names.size(); ++i) {
+    const auto mean = [&](double ValueCell::*figure) { return mean_over_heads(cells, i, figure); };
+    out.push_back({names[i], mean(&ValueCell::bits).value, mean(&ValueCell::mse),
+                   mean(&ValueCell::weighted), mean(&ValueCell::output_error)});
+  }
+  return out;
+}
+
 }  // namespace
 
 MetricTable metric_table(std::string harm, std::span<const double> target,
@@ -122,8 +172,10 @@ MetricTable metric_table(std::string harm, std::span<const double> target,
 
 Superiority metric_superiority(std::span<const HeadReadings> heads,
                                const BootstrapOptions& options) {
-  const std::vector<KeyCell> keys = key_cells(heads, metric_key_specs());
-  const std::vector<ValueCell> values = value_cells(heads);
+  std::vector<KeyCell> keys = key_cells(heads, metric_key_specs());
+  std::vector<ValueCell> values = value_cells(heads);
+  const auto key_names = number_codecs(keys, heads, &HeadReadings::key_codecs);
+  const auto value_names = number_codecs(values, heads, &HeadReadings::value_codecs);
   const std::span<const KeyCell> k(keys);
   const std::span<const ValueCell> v(values);
   const std::vector<Metric> key_metrics = {{"mse", column(k, &KeyCell::mse)},
@@ -136,7 +188,7 @@ Superiority metric_superiority(std::span<const HeadReadings> heads,
   std::set<int> layers;
   for (const HeadReadings& head : heads) layers.insert(head.layer);
   const CellGroups key_groups = groups_of(k);
-  return {
+  Superiority out = {
       .n_heads = heads.size(),
       .n_layers = layers.size(),
       .n_key_cells = keys.size(),
@@ -145,7 +197,14 @@ Superiority metric_superiority(std::span<const HeadReadings> heads,
       .key_output = metric_table("output_error", column(k, &KeyCell::output_error), key_metrics, 0,
                                  3, key_groups, options),
       .values = metric_table("output_error", column(v, &ValueCell::output_error), value_metrics, 0,
-                             2, groups_of(v), options)};
+                             2, groups_of(v), options),
+      .key_codecs = key_figures(k, key_names),
+      .value_codecs = value_figures(v, value_names),
+      .key_cells = {},
+      .value_cells = {}};
+  out.key_cells = std::move(keys);
+  out.value_cells = std::move(values);
+  return out;
 }
 
 }  // namespace headq

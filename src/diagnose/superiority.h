@@ -31,6 +31,19 @@ struct MetricTable {
   double chance = kNoValue;  // |correlation| that 95 % of random pairings of the cells stay below
 };
 
+// What one codec costs and does: means over KV heads, each over its query heads.
+struct KeyCodecFigures {
+  std::string codec;
+  double bits = 0;  // mean over KV heads
+  MeanError mse, fisher, kl, output_error;
+};
+
+struct ValueCodecFigures {
+  std::string codec;
+  double bits = 0;
+  MeanError mse, a2_mse, output_error;
+};
+
 struct Superiority {
   size_t n_heads = 0;  // KV heads
   size_t n_layers = 0;
@@ -39,6 +52,11 @@ struct Superiority {
   MetricTable key_kl;      // mse, relative_mse, score_error, fisher against KL
   MetricTable key_output;  // and against the output error
   MetricTable values;      // mse, relative_mse, a2_mse against the readout error
+  // The cells that are ranked; `codec` of a cell is its place in the list of codecs.
+  std::vector<KeyCodecFigures> key_codecs;
+  std::vector<ValueCodecFigures> value_codecs;
+  std::vector<KeyCell> key_cells;
+  std::vector<ValueCell> value_cells;
 };
 
 // Throws Error(kInvalidArgument) when a head lacks one of metric_key_specs().

@@ -99,6 +99,42 @@ TEST(Superiority, AMeasureThatIsTheHarmBeatsOneThatIsNoise) {
   }
 }
 
+TEST(Superiority, CodecsAreMeansOverHeadsAndCellsNameThem) {
+  // KL of codec c on head h is (c + 1) (h + 1), the same for both query heads of the group.
+  const std::vector<CodecSpec> specs = metric_key_specs();
+  std::vector<HeadReadings> heads;
+  for (int h = 0; h < 3; ++h) {
+    PlantedReadings head(h, 2);
+    head.add(CodecSpec::parse("kivi8"), 8.5, 1.0, 1.0);  // not among the codecs compared
+    for (size_t c = 0; c < specs.size(); ++c) {
+      head.add(specs[c], 2.0 + h, 5.0, (c + 1.0) * (h + 1.0));
+    }
+    head.add_value(0.5, 0.25, 0.125 * (h + 1));
+    heads.push_back(head.get());
+  }
+  const Superiority found = metric_superiority(heads, {.n_replicates = 20});
+  ASSERT_EQ(found.key_codecs.size(), specs.size());
+  for (size_t c = 0; c < specs.size(); ++c) {
+    const KeyCodecFigures& codec = found.key_codecs[c];
+    EXPECT_EQ(codec.codec, specs[c].to_string());
+    EXPECT_DOUBLE_EQ(codec.bits, 3.0);
+    EXPECT_DOUBLE_EQ(codec.mse.value, 5.0);
+    EXPECT_EQ(codec.kl.n, 3u);
+    EXPECT_NEAR(codec.kl.value, 2.0 * (c + 1.0), 1e-12);
+    EXPECT_NEAR(codec.kl.error, (c + 1.0) / std::sqrt(3.0), 1e-12);
+    EXPECT_NEAR(codec.fisher.value, codec.kl.value, 1e-12);
+    EXPECT_NEAR(codec.output_error.value, 10 * codec.kl.value, 1e-11);
+  }
+  ASSERT_EQ(found.value_codecs.size(), 1u);
+  EXPECT_NEAR(found.value_codecs[0].output_error.value, 0.25, 1e-12);
+  EXPECT_DOUBLE_EQ(found.value_codecs[0].a2_mse.value, 0.25);
+  ASSERT_EQ(found.key_cells.size(), found.n_key_cells);
+  ASSERT_EQ(found.value_cells.size(), found.n_value_cells);
+  for (const KeyCell& cell : found.key_cells) {
+    EXPECT_NEAR(cell.kl, (cell.codec + 1.0) * (cell.layer + 1.0), 1e-12);
+  }
+}
+
 TEST(Superiority, ScopesSeparateWhatDiffersBetweenGroups) {
   // Two heads a layer and two codecs a head. In a head and between the layers the measure orders
   // the harm the right way, between the heads of a layer the wrong way.
