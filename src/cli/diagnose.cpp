@@ -7,6 +7,7 @@
 #include <memory>
 
 #include "cli/commands.h"
+#include "cli/diagnose_page.h"
 #include "cli/diagnose_report.h"
 #include "cli/options.h"
 #include "cli/output.h"
@@ -24,7 +25,7 @@ constexpr int kMostDefaultContext = 1024;
 struct DiagnoseArguments {
   std::string model;
   std::string text;
-  std::string output;
+  std::vector<std::string> outputs;
   std::string format = "table";
   int n_ctx = 0;
   int n_chunks = HeadSampleOptions().n_chunks;
@@ -63,8 +64,24 @@ Diagnosis measure(const DiagnoseArguments& args, std::span<const HeadSample> sam
   return diagnose(samples, options);
 }
 
+bool is_page(const std::string& path) { return path.ends_with(".html"); }
+
+// Everything about the outputs that can be found out before a long run.
+void check_outputs(const DiagnoseArguments& args) {
+  bool page = args.format == "html";
+  for (const std::string& path : args.outputs) {
+    if (!is_page(path) && !path.ends_with(".json")) {
+      throw Error(ErrorCode::kInvalidArgument,
+                  fmt::format("-o {}: a report's name ends with .html or .json", path));
+    }
+    page = page || is_page(path);
+    check_writable(path);
+  }
+  if (page) check_page_parts(installed_page_parts());
+}
+
 void run_diagnose(const DiagnoseArguments& args) {
-  if (!args.output.empty()) check_writable(args.output);
+  check_outputs(args);
   DiagnosisSource source;
   source.model = base_name(args.model);
   source.n_calibration = args.n_calibration;
@@ -76,8 +93,15 @@ void run_diagnose(const DiagnoseArguments& args) {
   const std::vector<HeadSample> samples = collect(args, source);
   const Diagnosis diagnosis = measure(args, samples);
   const std::string json = to_json(source, diagnosis);
-  if (!args.output.empty()) write_file(args.output, as_bytes(json));
-  fmt::print("{}", args.format == "json" ? json : to_tables(source, diagnosis));
+  const auto page = [&] { return to_page(json, installed_page_parts()); };
+  for (const std::string& path : args.outputs) {
+    write_file(path, as_bytes(is_page(path) ? page() : json));
+  }
+  if (args.format == "table") {
+    fmt::print("{}", to_tables(source, diagnosis));
+  } else {
+    fmt::print("{}", args.format == "html" ? page() : json);
+  }
 }
 
 }  // namespace
@@ -91,7 +115,10 @@ CLI::App* add_diagnose_command(CLI::App& app) {
       ->add_option("-f,--file", args->text,
                    "Text: its first chunks make the bases, the next ones are measured")
       ->required();
-  command->add_option("-o,--output", args->output, "Also write the report here, as JSON");
+  command
+      ->add_option("-o,--output", args->outputs,
+                   "Also write the report here: a page (.html) or JSON (.json); may be repeated")
+      ->allow_extra_args(false);
   command->add_option("-c,--ctx-size", args->n_ctx,
                       "Tokens of a chunk (default: the model's training context, at most 1024)");
   command->add_option("--chunks", args->n_chunks, "Chunks to measure")->capture_default_str();
@@ -104,7 +131,7 @@ CLI::App* add_diagnose_command(CLI::App& app) {
       ->capture_default_str();
   command->add_option("--seed", args->seed, "Seed of the bootstrap")->capture_default_str();
   add_threads_option(*command, args->n_threads);
-  add_format_option(*command, args->format);
+  add_format_option(*command, args->format, {"table", "json", "html"});
   command->callback([args] { run_diagnose(*args); });
   return command;
 }

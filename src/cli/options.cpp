@@ -1,14 +1,14 @@
 #include "cli/options.h"
 
+#include <fmt/format.h>
+
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <thread>
 
 namespace headq {
 
-int default_threads() {
-  return std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
-}
+int default_threads() { return std::max(1, static_cast<int>(std::thread::hardware_concurrency())); }
 
 void add_threads_option(CLI::App& command, int& threads) {
   command.add_option("-t,--threads", threads, "Threads")
@@ -16,9 +16,11 @@ void add_threads_option(CLI::App& command, int& threads) {
       ->capture_default_str();
 }
 
-void add_format_option(CLI::App& command, std::string& format) {
-  command.add_option("--format", format, "table or json")
-      ->check(CLI::IsMember({"table", "json"}))
+void add_format_option(CLI::App& command, std::string& format,
+                       const std::vector<std::string>& formats) {
+  command
+      .add_option("--format", format, fmt::format("What to print: {}", fmt::join(formats, ", ")))
+      ->check(CLI::IsMember(formats))
       ->capture_default_str();
 }
 

@@ -7,7 +7,10 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/command.h"
+#include "cli/diagnose_page.h"
+#include "core/error_of.h"
 #include "core/file.h"
+#include "headq/error.h"
 #include "models/tiny_models.h"
 
 namespace headq {
@@ -89,6 +92,95 @@ TEST(DiagnoseCommand, ReportsEveryExperimentTheSameWithAnyThreads) {
   EXPECT_NEAR(share, 1.0, 1e-12);
 }
 
+TEST(DiagnoseCommand, CellsAreThoseThatItsTablesRank) {
+  const ProgramResult result = run_headq(diagnose(TinyFamily::kLlama, {"--format", "json"}));
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  const auto metrics = nlohmann::json::parse(result.out)["experiments"]["metrics"];
+  for (const char* side : {"key", "value"}) {
+    const std::string name = side;
+    const auto& cells = metrics[name + "_cells"];
+    const auto& codecs = metrics[name + "_codecs"];
+    for (const auto& [column, values] : cells.items()) {
+      EXPECT_EQ(values.size(), metrics["n_" + name + "_cells"]) << column;
+    }
+    // Heads have the same number of query heads, so a mean over these is that over cells, to the
+    // four digits of the cells.
+    for (size_t c = 0; c < codecs.size(); ++c) {
+      double sum = 0, n = 0;
+      for (size_t i = 0; i < cells["codec"].size(); ++i) {
+        if (cells["codec"][i] != c) continue;
+        sum += cells["output_error"][i].get<double>();
+        ++n;
+      }
+      const double mean = codecs[c]["output_error"]["value"];
+      EXPECT_NEAR(sum / n, mean, 1e-3 * mean) << codecs[c]["codec"];
+    }
+  }
+}
+
+TEST(DiagnoseCommand, WritesPagesAndJsonOfTheSameReport) {
+  const std::string page = scratch_dir() + "/report.html", json = scratch_dir() + "/both.json";
+  const ProgramResult result =
+      run_headq(diagnose(TinyFamily::kLlama, {"--format", "html", "-o", json, "-o", page}));
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_EQ(result.out, file_text(page));
+  EXPECT_TRUE(result.out.starts_with("<!doctype html>"));
+  EXPECT_EQ(result.out, to_page(file_text(json), installed_page_parts()));
+  const std::string open = "<script type=\"application/json\" id=\"document\">";
+  const size_t begin = result.out.find(open) + open.size();
+  const std::string document = result.out.substr(begin, result.out.find('<', begin) - begin);
+  EXPECT_EQ(nlohmann::json::parse(document), nlohmann::json::parse(file_text(json)));
+}
+
+TEST(DiagnosePage, HoldsTheLibraryAndItsLicence) {
+  const PageParts& parts = installed_page_parts();
+  const std::string page = to_page("{}", parts);
+  EXPECT_NE(page.find(parts.library), std::string::npos);
+  EXPECT_NE(parts.library.substr(0, 200).find("Copyright"), std::string::npos);
+  EXPECT_NE(page.find("Redistributions of source code"), std::string::npos);
+  for (const std::string_view script : {parts.library, std::string_view(parts.script)}) {
+    EXPECT_EQ(script.find("</script"), std::string_view::npos);
+    EXPECT_EQ(script.find("<!--"), std::string_view::npos);
+  }
+  const std::string before = page.substr(0, page.find(parts.library));
+  EXPECT_EQ(before.find("{{"), std::string::npos);
+}
+
+TEST(DiagnosePage, NoStringOfTheDocumentEndsItsElement) {
+  const std::string hostile = "</script><!-- <script> & {{policy}} \u2028";
+  const std::string json = nlohmann::json{{"model", hostile}, {hostile, 1}}.dump();
+  const PageParts parts = {.page = "{{document}}|{{policy}}",
+                           .style = "",
+                           .script = "",
+                           .library = "library",
+                           .licence = ""};
+  const std::string page = to_page(json, parts);
+  const std::string document = page.substr(0, page.rfind('|'));
+  for (const char c : {'<', '>', '&'}) EXPECT_EQ(document.find(c), std::string::npos) << c;
+  EXPECT_EQ(nlohmann::json::parse(document), nlohmann::json::parse(json));
+}
+
+TEST(DiagnosePage, ThePolicyNamesEachScriptByItsHash) {
+  // Hashes of "abc" and of nothing: FIPS 180-4's examples, in base64.
+  const PageParts parts = {
+      .page = "{{policy}}", .style = "", .script = "abc", .library = "abc", .licence = ""};
+  const std::string policy = to_page("{}", parts);
+  EXPECT_NE(policy.find("style-src 'sha256-47DEQpj8HBSa+/TImW+5JCeuQeRkm5NMpJWZG3hSuFU='"),
+            std::string::npos)
+      << policy;
+  EXPECT_NE(policy.find("'sha256-ungWv48Bz+pBQUDeXa4iI7ADYaOWF3qctBD/YfIAFa0='"), std::string::npos)
+      << policy;
+  EXPECT_EQ(policy.find("unsafe"), std::string::npos);
+}
+
+TEST(DiagnosePage, IsRefusedWithoutTheLibraryOrADocument) {
+  PageParts parts = installed_page_parts();
+  EXPECT_ERROR(to_page("{", parts), ErrorCode::kInvalidArgument, "not a JSON document");
+  parts.library = {};
+  EXPECT_ERROR(check_page_parts(parts), ErrorCode::kUnsupported, "node-d3");
+  EXPECT_ERROR(to_page("{}", parts), ErrorCode::kUnsupported, "cannot write HTML reports");
+}
+
 TEST(DiagnoseCommand, KnowsSoftcapsAndWindows) {
   // Layers whose window is shorter than what stays dense have nothing to diagnose.
   const std::string model =
@@ -124,6 +216,7 @@ TEST(DiagnoseCommand, RefusesBadUseAndLeavesNothingBehind) {
     return run_headq(diagnose(TinyFamily::kLlama, all));
   };
   EXPECT_REFUSAL(attempt({"--format", "xml"}), 2, "xml");
+  EXPECT_REFUSAL(attempt({"-o", folder + "/r.txt"}), 2, "r.txt: a report's name ends with");
   EXPECT_REFUSAL(attempt({"--heads", "0"}), 2, "--heads 0 is not in 1..");
   EXPECT_REFUSAL(attempt({"junk"}), 2, "junk");
   const auto with = [&](const std::string& flag, const std::string& value) {
@@ -144,7 +237,9 @@ TEST(DiagnoseCommand, AReportThatCannotBeWrittenIsRefusedBeforeTheRun) {
     return run_headq({"diagnose", "-m", "/nowhere/model.gguf", "-f", text_path(), "-o", out});
   };
   EXPECT_REFUSAL(attempt("/nowhere/r.json"), 1, "/nowhere/r.json");
-  EXPECT_REFUSAL(attempt(scratch_dir()), 1, "not a regular file");
+  const std::string folder = scratch_dir() + "/folder.json";
+  std::filesystem::create_directory(folder);
+  EXPECT_REFUSAL(attempt(folder), 1, "not a regular file");
   EXPECT_REFUSAL(attempt(scratch_dir() + "/fine.json"), 1, "/nowhere/model.gguf");
 }
 
