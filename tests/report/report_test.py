@@ -33,6 +33,40 @@ def put(report, path, value):
     node[int(last) if isinstance(node, list) else last] = value
 
 
+def mean(value, error):
+    return {"value": value, "error": error, "n": 6}
+
+
+def full_model():
+    """Experiment 6 as the command writes it, with planted figures."""
+    def row(kv, role, rank, bits, kld, removed):
+        none = {"value": None, "error": None}
+        gone = none if removed is None else {"value": removed, "error": 0.02}
+        nominal = None if role == "reference" else 2
+        return {"kv": kv, "role": role, "bits": nominal, "rank": rank, "true_bits": bits + 0.4,
+                "packed_bits": bits, "ppl": {"value": 20 + kld, "error": 0.21},
+                "ppl_ratio": {"value": 1 + kld, "error": 0.012}, "excess_ppl_removed": gone,
+                "kld": {"value": kld, "error": kld / 20}, "kld_removed": gone,
+                "top1": {"value": 0.91, "error": 0.011}}
+    return {
+        "n_ctx": 256, "n_chunks": 2, "n_scored": 256, "window": 32, "sinks": 4,
+        "dense": {"ppl": {"value": 19.8, "error": 0.2}, "true_bits": 16.0},
+        "keys_only": [
+            row("kivi2/dense", "base", None, 2.5, 0.2, None),
+            row("kivi2+hq4x4/dense", "side_code", 4, 2.78, 0.08, 0.6),
+            row("kivi2w9/dense", "wide_base", 4, 2.78, 0.16, 0.2),
+            row("kivi2+hq4x4@random/dense", "random_basis", 4, 2.78, 0.19, 0.05),
+            row("kivi2-hq4x4/dense", "wrong_sign", 4, 2.78, 0.5, -1.5)],
+        "full_kv": [
+            row("kivi2", "base", None, 2.5, 0.3, None),
+            row("kivi2+hq4x4/kivi2", "side_code", 4, 2.64, 0.1, 0.66),
+            row("nib2", "nib", None, 2.0, 0.02, 0.93)],
+        "llama_cpp": [
+            row("f16", "reference", None, 16.0, 0.0004, None),
+            row("q8_0", "reference", None, 8.5, 0.0038, None),
+            row("q4_0", "reference", None, 4.5, 0.045, None)]}
+
+
 class ReportTest(unittest.TestCase):
     """One diagnosis of a tiny model, one browser, one page for each test."""
 
@@ -245,23 +279,26 @@ class ReportTest(unittest.TestCase):
         self.assert_none(checks.table_faults(self.browser, report, SAID_OTHERWISE))
 
     def test_the_whole_model_has_its_place(self):
-        def row(kv, bits, kld):
-            return {"kv": kv, "true_bits": bits, "ppl": {"value": 20 + kld, "error": 0.2},
-                    "ppl_ratio": {"value": 1 + kld, "error": 0.01},
-                    "kld": {"value": kld, "error": kld / 20}, "top1": {"value": 0.9, "error": 0.01}}
         report = copy.deepcopy(self.report)
-        report["experiments"]["full_model"] = {"rows": [
-            row("q8_0/q8_0", 8.5, 0.0038), row("q4_0/q4_0", 4.5, 0.045),
-            row("kivi2/kivi2", 2.6, 0.2), row("nib2.5/nib2", 2.31, 0.0163)]}
+        report["experiments"]["full_model"] = full_model()
         page = self.page_of(report)
-        self.browser.open(page)
-        self.assert_none(checks.event_faults(self.browser, page.resolve()))
-        self.assert_none(checks.table_faults(self.browser, report, SAID_OTHERWISE))
-        marks = checks.marks_by_figure(self.browser)
-        self.assertEqual(marks["Divergence of the next token against bits"], (4, 0, 0))
-        self.assertEqual(marks["Perplexity against bits"], (4, 0, 0))
+        for width in (DESKTOP, PHONE):
+            self.browser.open(page, width)
+            self.assert_none(checks.event_faults(self.browser, page.resolve()))
+            self.assert_none(checks.table_faults(self.browser, report, SAID_OTHERWISE))
+            self.assert_none(checks.drawing_faults(self.browser))
+            self.assert_none(checks.overflow_faults(self.browser))
+            self.assert_none(checks.overlap_faults(self.browser))
+            marks = checks.marks_by_figure(self.browser)
+            self.assertEqual(marks["Keys and values packed: divergence against bits"], (6, 0, 0))
+            self.assertEqual(marks["Keys and values packed: perplexity against bits"], (6, 0, 0))
+            self.assertEqual(marks["Keys alone: divergence against bits"], (6, 0, 0))
         merit = self.browser.evaluate("document.querySelector('.figure-of-merit').textContent")
-        self.assertEqual(merit, "nib2.5/nib2")
+        self.assertEqual(merit, "nib2")
+        self.assertEqual(self.verdict("full_model", {"experiments.full_model": full_model()}), "yes")
+        report["experiments"]["full_model"]["keys_only"][2]["kld_removed"] = mean(0.9, 0.01)
+        self.assertEqual(self.verdict("full_model", {
+            "experiments.full_model": report["experiments"]["full_model"]}), "no")
 
     # --- What the summary says follows the figures
 
@@ -271,9 +308,6 @@ class ReportTest(unittest.TestCase):
             f"document.querySelector('[data-claim={claim}]').dataset.verdict")
 
     def test_verdicts_follow_the_figures(self):
-        def mean(value, error):
-            return {"value": value, "error": error, "n": 6}
-
         def interval(low, high):
             return {"value": (low + high) / 2, "low": low, "high": high}
         gain, value_gain = (f"experiments.metrics.{t}.gain.equal_bits" for t in ("key_kl", "values"))

@@ -138,7 +138,7 @@ function referenceLine(svg, y, box, {value, label}) {
 
 // --- Lines with error bars, labelled at their ends where there is room
 
-// series: [{name, style, points: [{x, y, error}]}]
+// series: [{name, style, points: [{x, y, error, part}]}]; a line joins points of the same part.
 function lineChart({title, caption, wide, series, xTitle, yTitle, xLog = false, yLog = true,
   xTicks, reference}) {
   const kept = series.map(s => ({...s, points: s.points.filter(
@@ -172,8 +172,10 @@ function ends(p) {
 
 function drawLine(svg, s, x, y, xTitle, yTitle) {
   const g = svg.append('g').attr('class', colourClass(s.style)).attr('data-series', s.name);
-  g.append('path').attr('class', 'series').attr('stroke-dasharray', kDashes[s.style % 7])
-    .attr('d', d3.line().x(p => x(p.x)).y(p => y(p.y))(s.points));
+  for (const part of new Set(s.points.map(p => p.part))) {
+    g.append('path').attr('class', 'series').attr('stroke-dasharray', kDashes[s.style % 7])
+      .attr('d', d3.line().x(p => x(p.x)).y(p => y(p.y))(s.points.filter(p => p.part === part)));
+  }
   for (const p of s.points) {
     const [low, high] = ends(p);
     g.append('line').attr('class', 'error').attr('x1', x(p.x)).attr('x2', x(p.x))

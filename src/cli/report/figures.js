@@ -10,11 +10,13 @@ const kKeyKinds = [
   ['per token (token)', name => /^token\dh?c?$/.test(name)],
   ['side code, query basis', name => /\+hq\d+x\d+$/.test(name)],
   ['side code, key or random basis', name => /\+hq.*@/.test(name)],
+  ['fitted (nib)', name => /^nib/.test(name)],
   ['other', () => true],
 ];
 const kValueKinds = [
   ['per channel (kivi)', name => /^kivi\d$/.test(name)],
   ['per token (token)', name => /^token/.test(name)],
+  ['fitted (nib)', name => /^nib/.test(name)],
   ['other', () => true],
 ];
 
@@ -258,23 +260,46 @@ function headFigures(report) {
         'expected; the darkest heads gain most.'}))];
 }
 
-// --- Experiment 6: rows of whole-model measurements.
+// --- Experiment 6: caches through the whole model, by their true bits.
 
-const kFamilies = [
-  ['llama.cpp', name => /^(f16|bf16|f32|q\d|iq\d)/.test(name)],
-  ['nib', name => /nib/.test(name)],
-  ['with HeadQ correction', name => /hq/.test(name)],
-  ['plain codecs', () => true],
+const kRoles = [
+  ['base', 'kivi', 1], ['side_code', 'kivi with correction', 0], ['nib', 'nib', 2],
+  ['wide_base', 'same bits on the base', 4], ['random_basis', 'random basis', 3],
+  ['wrong_sign', 'wrong sign', 6], ['reference', 'llama.cpp', 5],
 ];
 
-function modelFigure(rows, {metric, title, caption, yTitle, yLog}) {
-  const series = kFamilies.map(([name], style) => ({name, style: [5, 2, 0, 1][style], points: []}));
-  for (const row of rows) {
-    const bits = row.true_bits ?? row.bits, y = row[metric];
-    if (!isNumber(bits) || !y || !isNumber(y.value)) continue;
-    series[kFamilies.findIndex(([, test]) => test(row.name))].points.push(
-      {x: bits, y: y.value, error: y.error, name: row.name});
-  }
-  for (const s of series) s.points.sort((a, b) => a.x - b.x);
-  return lineChart({title, caption, series, xTitle: 'true bits an element', yTitle, yLog});
+// Rows of one table of the whole model, and llama.cpp's caches beside them where these are like.
+function modelSeries(rows, metric) {
+  return kRoles.map(([role, name, style]) => ({name, style, points: rows
+    .filter(r => r.role === role && isNumber(r.true_bits) && isNumber(r[metric].value))
+    .map(r => ({x: r.true_bits, y: r[metric].value, error: r[metric].error, name: r.kv,
+      part: role === 'side_code' ? r.bits : role}))
+    .sort((a, b) => a.x - b.x)})).filter(s => s.points.length > 0);
+}
+
+function modelChart(rows, {metric, floor, ...more}) {
+  const floorRow = rows.find(r => r.kv === 'f16');
+  return lineChart({...more, xLog: true, series: modelSeries(rows, metric),
+    xTitle: 'true bits an element', reference: floor && floorRow
+      ? {value: floorRow[metric].value, label: 'noise floor (f16)'} : undefined});
+}
+
+function modelFigures(report) {
+  const full = at(report, `${E}.full_model`), floor = full.llama_cpp || [];
+  const note = 'True bits count every byte the cache holds, its dense window included. Nearer to the ' +
+    'lower left is better; bars are standard errors. Corrections of rank 1, 2, 4 and 8 on one base ' +
+    'are joined, and expected to fall faster than the bases do.';
+  const both = [...(full.full_kv || []), ...floor];
+  const keys = [...(full.keys_only || []), ...floor.filter(r => r.kv === 'f16')];
+  return el('div', {class: 'figures'},
+    modelChart(both, {metric: 'kld', floor: true, yTitle: 'KLD of the next token (nats)',
+      title: 'Keys and values packed: divergence against bits',
+      caption: `How far the distribution of the next token moves from the dense cache’s. ${note}`}),
+    modelChart(both, {metric: 'ppl_ratio', yTitle: 'PPL / PPL dense',
+      title: 'Keys and values packed: perplexity against bits',
+      caption: 'Perplexity over that of the dense cache, on the same bits; 1 is no loss.'}),
+    modelChart(keys, {metric: 'kld', floor: true, yTitle: 'KLD of the next token (nats)',
+      title: 'Keys alone: divergence against bits',
+      caption: 'Values dense. The controls spend a correction’s bits otherwise (on the base, along ' +
+        'random directions) or with the wrong sign, and are expected above it.'}));
 }

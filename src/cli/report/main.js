@@ -29,31 +29,6 @@ const kSections = [
       'enough to send attention to another token.', figures: routeFigures, tables: routeTables},
 ];
 
-function modelFigures(report) {
-  const common = 'True bits count every byte the cache holds. Lower and further left is better; ' +
-    'bars are standard errors.';
-  return modelRows(report).map(set => el('div', {class: 'figures'},
-    modelFigure(set.rows, {metric: 'kld', yLog: true, yTitle: 'KLD of the next token (nats)',
-      title: 'Divergence of the next token against bits',
-      caption: `How far the next token’s distribution moves from the dense cache’s. ${common}`}),
-    modelFigure(set.rows, {metric: 'ppl_ratio', yLog: true, yTitle: 'PPL / PPL dense',
-      title: 'Perplexity against bits',
-      caption: `Perplexity over that of the dense cache; 1 is no loss. ${common}`})));
-}
-
-function modelTables(report) {
-  return [plainTable(report, `${E}.full_model`, 'All figures of the whole model')].concat(
-    modelRows(report).map(set => table(report, {title: 'Caches, through the whole model',
-      rows: set.rows, columns: [['keys/values', 'kv', kText], ['true bits', bitsKey(set.rows[0])],
-        ['PPL', 'ppl'], ['PPL / dense', 'ppl_ratio'], ['KLD', 'kld'],
-        ['top-1', 'top1', kPercent]]}))).reverse();
-}
-
-function bitsKey(row) {
-  return ['true_bits', 'cache.true_bits', 'packed_bits', 'bits'].find(
-    key => at(row, key) !== undefined) || 'bits';
-}
-
 // Room for a part of the page. When its figures are not what the part expects the reader is told so
 // in its place, the others still stand, and the error goes on to the console.
 function attempt(make) {

@@ -191,12 +191,31 @@ function leafRows(value, path) {
   if (value !== null && typeof value === 'object' && !('value' in value)) {
     return Object.entries(value).flatMap(([key, inner]) => leafRows(inner, `${path}.${key}`));
   }
-  return [{path, name: path.split('.').slice(2).join(' ')}];
+  return [{path, name: path.split('.').slice(2).join(' ').replace(/_/g, ' ')}];
 }
 
 function plainTable(report, path, title) {
   return table(report, {title, folded: true, rows: leafRows(at(report, path), path),
     columns: [['figure', null, kText], ['value', '']]});
+}
+
+function modelTables(report) {
+  const f = `${E}.full_model`, sets = [['full_kv', 'Keys and values packed'],
+    ['keys_only', 'Keys packed, values dense'], ['llama_cpp', 'Caches of llama.cpp']];
+  const rest = Object.keys(at(report, f)).filter(key => !sets.some(([name]) => name === key));
+  return [
+    ...sets.filter(([name]) => (at(report, `${f}.${name}`) || []).length > 0).map(
+      ([name, title]) => table(report, {title, folded: name === 'keys_only',
+        rows: rowsOf(report, `${f}.${name}`, r => r.role === 'base'),
+        columns: [['keys/values', 'kv', kText], ['role', 'role', kText], ['base', 'bits'],
+          ['rank', 'rank'], ['packed bits', 'packed_bits'], ['true bits', 'true_bits'],
+          ['PPL', 'ppl'], ['PPL / dense', 'ppl_ratio'],
+          ['excess PPL removed', 'excess_ppl_removed', kPercent], ['KLD', 'kld'],
+          ['KLD removed', 'kld_removed', kPercent], ['top-1', 'top1', kPercent]]})),
+    table(report, {title: 'The run of the whole model', folded: true,
+      rows: rest.flatMap(key => leafRows(at(report, `${f}.${key}`), `${f}.${key}`)),
+      columns: [['', null, kText], ['value', '']]}),
+  ];
 }
 
 function setupTables(report) {
