@@ -70,8 +70,12 @@ function extentOf(values, log) {
   return fit.length > 0 ? d3.extent(fit) : log ? [0.1, 1] : [0, 1];
 }
 
-// Whole decades would waste room: ends are at 1, 2 or 5 times a power of ten.
+// Whole decades would waste room: ends are at 1, 2 or 5 times a power of ten, or close around what
+// spans less than half a decade.
+const kShort = 3;
+
 function niceLog([low, high]) {
+  if (high > low && high / low < kShort) return [low * 0.98, high * 1.02];
   const step = (x, up) => {
     const power = 10 ** Math.floor(Math.log10(x) + 1e-9);
     const steps = [1, 2, 5, 10].map(s => s * power);
@@ -84,6 +88,7 @@ function niceLog([low, high]) {
 
 function logTicks(scale, room) {
   const [low, high] = scale.domain();
+  if (high / low < 1.1 * kShort) return d3.ticks(low, high, Math.min(5, Math.max(2, room)));
   const decades = Math.log10(high / low);
   const steps = decades < 1.2 ? [1, 2, 5] : decades < 2.5 ? [1, 3] : [1];
   let ticks = [];

@@ -70,7 +70,7 @@ function formatBits(x) { return isNumber(x) ? x.toFixed(2) : kNone; }
 
 // Powers of ten on axes: 0.01, 1, 100, and 10⁻⁵ farther out.
 function formatPower(x) {
-  if (x >= 0.00099 && x < 10001) return String(Number(x.toPrecision(2)));
+  if (x >= 0.00099 && x < 10001) return String(Number(x.toPrecision(3)));
   const power = Math.round(Math.log10(x));
   if (Math.abs(x / 10 ** power - 1) > 1e-6) return x.toExponential(0);
   const digits = String(Math.abs(power)).replace(/./g, d => '⁰¹²³⁴⁵⁶⁷⁸⁹'[d]);

@@ -112,8 +112,9 @@ const kClaims = {
         side(difference(right.kld_removed, r.kld_removed), 0))),
       text: `With keys at ${least} bits and values dense, the correction of rank ${right.rank} removes ` +
         `${formatPercent(right.kld_removed)} of the next token’s KLD and ` +
-        `${formatPercent(right.excess_ppl_removed)} of the excess perplexity. The same bits remove ` +
-        `${inWords(others.map(r => `${formatPercent(r.kld_removed)} of the KLD ${words[r.role]}`))}.`};
+        `${formatPercent(right.excess_ppl_removed)} of the excess perplexity. The same bits ` +
+        `${inWords(others.map(r => `${words[r.role]} remove ${formatPercent(r.kld_removed)}`))} of ` +
+        `the KLD.`};
   },
   route_flips(report) {
     const r = at(report, `${E}.route_flips`);
