@@ -427,4 +427,6 @@ if __name__ == "__main__":
     if len(sys.argv) < 5:
         sys.exit(__doc__.strip())
     HEADQ, PAGE_OF, TINY_CASE, CHROMIUM = sys.argv[1:5]
+    if not Path(CHROMIUM).is_file():
+        sys.exit(f"no browser at {CHROMIUM}; scripts/packages --tests installs one")
     unittest.main(argv=sys.argv[:1] + sys.argv[5:])
