@@ -1,5 +1,5 @@
-# The chart library D3 (Debian: node-d3), which pages of `headq diagnose` carry within them, with its
-# licence. HEADQ_D3 and HEADQ_D3_LICENCE name the files; where CMake finds none they are "-" and
+# The chart library D3 (Debian: node-d3), which pages of `headq diagnose` carry within them, with
+# its licence. HEADQ_D3 and HEADQ_D3_LICENCE name the files; where CMake finds none they are "-" and
 # the command says so when it is asked for such a page.
 find_file(HEADQ_D3 d3.min.js PATHS /usr/share/nodejs/d3/dist NO_DEFAULT_PATH
           DOC "d3.min.js, version 5 or later, for HTML reports")

@@ -23,14 +23,16 @@ class Browser:
 
     START_SECONDS = 60
     REPLY_SECONDS = 60
+    END_SECONDS = 10
 
     def __init__(self, program):
         self._folder = tempfile.mkdtemp(prefix="headq-browser-")
         self._log = open(os.path.join(self._folder, "log"), "wb")
-        # As root, and in most containers, Chromium's sandbox cannot start; pages come from the test.
+        # As root, and in most containers, Chromium's sandbox cannot start.
         self._process = subprocess.Popen(
             [program, "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage",
-             "--no-first-run", "--disable-background-networking", "--disable-component-update",
+             "--no-first-run", "--disable-background-networking",
+             "--disable-component-update",
              "--remote-debugging-port=0", "--remote-allow-origins=*", "--hide-scrollbars",
              f"--user-data-dir={self._folder}", "about:blank"],
             stdin=subprocess.DEVNULL, stdout=self._log, stderr=self._log, start_new_session=True)
@@ -54,20 +56,23 @@ class Browser:
         if self._socket:
             self._socket.close()
         # The program may be a script that starts the browser; the group holds both.
-        self._signal(signal.SIGTERM)
-        try:
-            self._process.wait(timeout=10)
-        except subprocess.TimeoutExpired:
-            self._signal(signal.SIGKILL)
-            self._process.wait()
+        end = time.monotonic() + self.END_SECONDS
+        number = signal.SIGTERM
+        while self._signal(number):
+            self._process.poll()
+            time.sleep(0.05)
+            number = signal.SIGKILL if time.monotonic() > end else 0
+        self._process.wait()
         self._log.close()
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def _signal(self, number):
+        """Whether there was anyone to get the signal; 0 only asks."""
         try:
             os.killpg(self._process.pid, number)
         except ProcessLookupError:
-            pass
+            return False
+        return True
 
     def _page_address(self):
         port_file = Path(self._folder) / "DevToolsActivePort"

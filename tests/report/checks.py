@@ -206,7 +206,8 @@ def contrast_faults(browser, least=4.5):
       const out = [], walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
       while (walker.nextNode()) {
         const node = walker.currentNode.parentElement;
-        if (!walker.currentNode.data.trim() || /script|style|noscript|option/i.test(node.nodeName) ||
+        if (!walker.currentNode.data.trim() ||
+            /script|style|noscript|option/i.test(node.nodeName) ||
             node.nodeName === 'title') continue;
         const style = getComputedStyle(node);
         const isChart = node instanceof SVGElement;

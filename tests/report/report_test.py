@@ -180,7 +180,8 @@ class ReportTest(unittest.TestCase):
         self.browser.evaluate("""(() => {
           const svg = document.querySelector('.marks').ownerSVGElement;
           svg.scrollIntoView({block: 'center'});
-          const [, x, y] = /M([\\d.]+),([\\d.]+)/.exec(svg.querySelector('.marks').getAttribute('d'));
+          const path = svg.querySelector('.marks').getAttribute('d');
+          const [, x, y] = /M([\\d.]+),([\\d.]+)/.exec(path);
           const frame = svg.getBoundingClientRect();
           svg.dispatchEvent(new PointerEvent('pointermove', {
             clientX: frame.left + +x, clientY: frame.top + +y}));
@@ -221,7 +222,8 @@ class ReportTest(unittest.TestCase):
             self.browser.open(page)
             self.assert_none(checks.event_faults(self.browser, page.resolve()))
             self.assertIsNone(self.browser.evaluate("window.hacked"))
-            self.assertEqual(self.browser.evaluate("document.querySelector('h1').textContent"), name)
+            self.assertEqual(
+                self.browser.evaluate("document.querySelector('h1').textContent"), name)
             self.assertEqual(self.browser.evaluate("document.querySelectorAll('img').length"), 0)
             self.assertEqual(self.browser.evaluate("document.scripts.length"), 3)
             self.assert_none(checks.table_faults(self.browser, report, SAID_OTHERWISE))
@@ -244,7 +246,8 @@ class ReportTest(unittest.TestCase):
     def test_no_script_but_its_own_runs(self):
         path = Path(self.folder.name) / "tampered.html"
         path.write_text(self.page.read_text(encoding="utf-8").replace(
-            "</body>", "<script>window.hacked = 1</script><img src=x onerror='window.hacked=1'></body>"),
+            "</body>", "<script>window.hacked = 1</script>"
+            "<img src=x onerror='window.hacked=1'></body>"),
             encoding="utf-8")
         self.browser.open(path)
         self.assertIsNone(self.browser.evaluate("window.hacked"))
@@ -295,7 +298,8 @@ class ReportTest(unittest.TestCase):
             self.assertEqual(marks["Keys alone: divergence against bits"], (6, 0, 0))
         merit = self.browser.evaluate("document.querySelector('.figure-of-merit').textContent")
         self.assertEqual(merit, "nib2")
-        self.assertEqual(self.verdict("full_model", {"experiments.full_model": full_model()}), "yes")
+        self.assertEqual(
+            self.verdict("full_model", {"experiments.full_model": full_model()}), "yes")
         report["experiments"]["full_model"]["keys_only"][2]["kld_removed"] = mean(0.9, 0.01)
         self.assertEqual(self.verdict("full_model", {
             "experiments.full_model": report["experiments"]["full_model"]}), "no")
@@ -310,7 +314,8 @@ class ReportTest(unittest.TestCase):
     def test_verdicts_follow_the_figures(self):
         def interval(low, high):
             return {"value": (low + high) / 2, "low": low, "high": high}
-        gain, value_gain = (f"experiments.metrics.{t}.gain.equal_bits" for t in ("key_kl", "values"))
+        gain, value_gain = (
+            f"experiments.metrics.{t}.gain.equal_bits" for t in ("key_kl", "values"))
         right, wrong = (f"experiments.direction.{s}.kl_ratio" for s in ("right", "wrong"))
         for claim, changes, expected in (
                 ("metrics", {gain: interval(0.5, 0.7), value_gain: interval(0.1, 0.3)}, "yes"),
@@ -350,9 +355,11 @@ class ReportTest(unittest.TestCase):
                  lambda: checks.count_faults(self.browser, self.report), "storage error"),
                 ("document.querySelectorAll('.cell').forEach(c => c.remove())",
                  lambda: checks.drawing_faults(self.browser), "no marks"),
-                ("document.querySelector('.plot .mark').setAttribute('transform', 'translate(NaN,1)')",
+                ("document.querySelector('.plot .mark').setAttribute('transform', "
+                 "'translate(NaN,1)')",
                  lambda: checks.drawing_faults(self.browser), "NaN"),
-                ("document.querySelector('.plot .mark').setAttribute('transform', 'translate(-90,1)')",
+                ("document.querySelector('.plot .mark').setAttribute('transform', "
+                 "'translate(-90,1)')",
                  lambda: checks.drawing_faults(self.browser), "outside"),
                 ("document.querySelectorAll('.axis text')[1].setAttribute('dx', 3000)",
                  lambda: checks.overflow_faults(self.browser), "out of the window"),
@@ -389,7 +396,8 @@ class ReportTest(unittest.TestCase):
         def faults():
             return checks.table_faults(self.browser, self.report, SAID_OTHERWISE)
         self.browser.open(self.page)
-        self.browser.evaluate("document.querySelector('td[data-path]').textContent = '0.5 [0.4, 0.6]'")
+        self.browser.evaluate(
+            "document.querySelector('td[data-path]').textContent = '0.5 [0.4, 0.6]'")
         self.assert_found(faults(), "for")
         self.browser.open(self.page)
         self.browser.evaluate("document.querySelector('td[data-path]').remove()")

@@ -247,7 +247,8 @@ function scatterChart({title, caption, series, xTitle, yTitle, xDomain, yDomain,
 function drawDiagonal(svg, x, y, label) {
   const low = Math.max(x.domain()[0], y.domain()[0]), high = Math.min(x.domain()[1], y.domain()[1]);
   if (!(low < high)) return;
-  svg.append('path').attr('class', 'reference').attr('d', `M${x(low)},${y(low)}L${x(high)},${y(high)}`);
+  svg.append('path').attr('class', 'reference')
+    .attr('d', `M${x(low)},${y(low)}L${x(high)},${y(high)}`);
   svg.append('text').attr('class', 'reference-label').attr('x', x(high) - 8).attr('y', y(high) + 16)
     .attr('text-anchor', 'end').text(label);
 }

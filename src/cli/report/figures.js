@@ -24,7 +24,8 @@ function kindOf(kinds, name) { return kinds.findIndex(([, test]) => test(name));
 
 // Series for a scatter: cells grouped by the kind of their codec.
 function cellSeries(cells, codecs, kinds, metric, harm) {
-  const series = kinds.map(([name], style) => ({name, style, xs: [], ys: [], names: [], codec: []}));
+  const series = kinds.map(([name], style) => (
+    {name, style, xs: [], ys: [], names: [], codec: []}));
   for (let i = 0; i < cells.codec.length; ++i) {
     const codec = codecs[cells.codec[i]].codec, s = series[kindOf(kinds, codec)];
     s.xs.push(cells[metric][i]);
@@ -74,13 +75,13 @@ function metricsFigures(report) {
     ...scatterPair(m.key_cells, m.key_codecs, kKeyKinds, 'kl', 'attention KL (nats)', [
       {metric: 'mse', title: 'Keys: storage error against harm', xTitle: 'storage MSE (key units²)',
         caption: 'Each dot is a query head read through one codec. If storage error were what ' +
-          'matters, the dots would lie on one rising line; choose one bit rate to see what is left ' +
-          'of it.'},
+          'matters, the dots would lie on one rising line; choose one bit rate to see what is ' +
+          'left of it.'},
       {metric: 'fisher', title: 'Keys: Fisher variance against harm', diagonal: 'KL = Fisher',
         xTitle: 'Fisher variance (nats)',
-        caption: 'The same dots by half the variance of the score error under attention. They are ' +
-          'expected on the dashed line while errors are small, and above it where attention is lost ' +
-          'to another token.'}]),
+        caption: 'The same dots by half the variance of the score error under attention. They ' +
+          'expected on the dashed line while errors are small, and above it where attention is ' +
+          'lost to another token.'}]),
     ...scatterPair(m.value_cells, m.value_codecs, kValueKinds, 'output_error',
       'output error (value units²)', [
         {metric: 'mse', title: 'Values: storage error against harm',
@@ -89,16 +90,16 @@ function metricsFigures(report) {
             'expected only if all heads spread their attention alike.'},
         {metric: 'a2_mse', title: 'Values: A² error against harm', diagonal: 'output = A²',
           xTitle: 'A² error (value units²)',
-          caption: 'Errors weighted with the square of the attention their token gets. The dashed ' +
-            'line is expected when errors of different tokens are not correlated.'}]),
+          caption: 'Errors weighted with the square of the attention their token gets. The ' +
+            'dashed line is expected when errors of different tokens are not correlated.'}]),
     el('div', {class: 'figures'},
       correlationChart(m.key_kl, 'Keys: how well each measure ranks the harm',
-        'Rank correlation with the attention KL, with 95 % intervals: 1 is a perfect ranking, 0 none. ' +
-        'Over all cells every measure looks good, since all of them know 2 bits from 4; at equal ' +
-        'bits they part.'),
+        'Rank correlation with the attention KL, with 95 % intervals: 1 is a perfect ranking, 0 ' +
+        'none. Over all cells every measure looks good, since all of them know 2 bits from 4; at ' +
+        'equal bits they part.'),
       correlationChart(m.values, 'Values: how well each measure ranks the harm',
-        'Rank correlation with the error of the attention output. Within a head, where attention is ' +
-        'the same for all codecs, all measures are expected to agree.')),
+        'Rank correlation with the error of the attention output. Within a head, where attention ' +
+        'is the same for all codecs, all measures are expected to agree.')),
   ];
 }
 
@@ -109,17 +110,18 @@ function counterexampleFigures(report) {
     to: {x: e.read_better.mse, y: e.read_better.kl, name: e.read_better.codec}}));
   const share = (name, r, style) => ({name, rows: [
     {name: 'wrong way round', style, ...errorEnds(r.share, 100)},
-    {name: 'beyond 2 errors', style: style + 2, 
+    {name: 'beyond 2 errors', style: style + 2,
       ...errorEnds(r.significant_share, 100)}]});
   const shares = intervalChart({title: 'How often the better-looking codec does more harm',
-    caption: 'Share of pairs at equal bits, mean over KV heads with its standard error, in which the ' +
-      'codec with the lower measure has the higher KL and the higher output error. A measure of harm ' +
-      'would have none.',
+    caption: 'Share of pairs at equal bits, mean over KV heads with its standard error, in which ' +
+      'codec with the lower measure has the higher KL and the higher output error. A measure of ' +
+      'harm would have none.',
     groups: [share('by storage MSE', c.by_mse, 1), share('by Fisher', c.by_fisher, 1)],
     xTitle: 'share of pairs (%)'});
-  const arrows = pairs.length === 0 ? null : arrowChart({title: 'The largest counterexamples', pairs,
-    caption: 'Each line joins two codecs of equal bits on one head. A line that falls to the right ' +
-      'goes to more storage error and less harm: all of these do.',
+  const arrows = pairs.length === 0 ? null : arrowChart({pairs,
+    title: 'The largest counterexamples',
+    caption: 'Each line joins two codecs of equal bits on one head. A line that falls to the ' +
+      'right goes to more storage error and less harm: all of these do.',
     xTitle: 'storage MSE (key units²)', yTitle: 'attention KL (nats)',
     fromName: 'stores better', toName: 'reads better'});
   return [el('div', {class: 'figures'}, arrows, shares)];
@@ -140,10 +142,10 @@ function nullSpaceFigures(report) {
       {x: r.multiple, y: r.kl.value, error: r.kl.error}))}));
   return [el('div', {class: 'figures'}, lineChart({wide: true, series,
     title: 'Harm when all keys get the same vector added',
-    caption: 'KL of coded attention when a multiple of the head’s mean key is added to every key, ' +
-      'which dense attention cannot notice; −1 takes the mean away. Flat lines are expected of codecs ' +
-      'that follow a channel (kivi) or subtract the mean (c), rising ones of grids that all channels ' +
-      'of a token share. Bars: standard errors over KV heads.',
+    caption: 'KL of coded attention when a multiple of the head’s mean key is added to every ' +
+      'which dense attention cannot notice; −1 takes the mean away. Flat lines are expected of ' +
+      'that follow a channel (kivi) or subtract the mean (c), rising ones of grids that all ' +
+      'channels of a token share. Bars: standard errors over KV heads.',
     xTitle: 'multiple of the mean key added', yTitle: 'attention KL (nats)',
     xTicks: [...new Set(n.rows.map(r => r.multiple))]}))];
 }
@@ -156,20 +158,23 @@ function deployabilityFigures(report) {
       points: d.rows.map(r => ({x: r.rank, y: r.bases[i].kl_ratio.value,
         error: r.bases[i].kl_ratio.error, name: `${formatBits(r.bits)} bits`}))}));
   const reached = [{name: 'query basis', style: 0, points: d.rows.map(r => (
-    {x: r.rank, y: r.oracle_gain_reached.value, error: halfWidth(r.oracle_gain_reached), name: `${formatBits(r.bits)} bits`}))}];
+    {x: r.rank, y: r.oracle_gain_reached.value,
+      error: halfWidth(r.oracle_gain_reached), name: `${formatBits(r.bits)} bits`}))}];
   const ranks = d.rows.map(r => r.rank);
   return [el('div', {class: 'figures'},
     lineChart({series, title: 'Harm left by the rank of the correction',
-      caption: `KL over that of ${d.base} alone (geometric mean over KV heads), for side codes of the ` +
-        'same size along four kinds of directions. The query basis, made on other text, is expected ' +
-        'close to the oracle, which is made on this very text; key and random directions above.',
+      caption: `KL over that of ${d.base} alone (geometric mean over KV heads), for side codes ` +
+        'of the same size along four kinds of directions. The query basis, made on other text, ' +
+        'is expected close to the oracle, which is made on this very text; key and random ' +
+        'directions above.',
       xTitle: 'rank of the side code', yTitle: `KL / KL of ${d.base}`, xLog: true, yLog: true,
       xTicks: ranks, reference: {value: 1, label: 'no correction'}}),
     lineChart({series: reached, title: 'What calibration on other text is worth',
       caption: 'Share of the oracle’s gain over random directions in ln KL that the query basis ' +
         'reaches; 1 means that nothing is lost by calibrating on other text. Bars: half the 95 % ' +
         'interval.',
-      xTitle: 'rank of the side code', yTitle: 'share of the oracle’s gain', xLog: true, yLog: false,
+      xTitle: 'rank of the side code', yTitle: 'share of the oracle’s gain', xLog: true,
+      yLog: false,
       xTicks: ranks, reference: {value: 1, label: 'oracle'}}))];
 }
 
@@ -185,8 +190,8 @@ function directionFigures(report) {
   return [el('div', {class: 'figures'},
     intervalChart({log: true, groups: [group('attention KL', 'kl'), group('Fisher', 'fisher')],
       title: 'Attention with the correction added, left out and subtracted',
-      caption: 'The same correction with the right sign, none and the wrong sign, mean over KV heads ' +
-        'with its standard error. If it is a correction, the three stand in this order.',
+      caption: 'The same correction with the right sign, none and the wrong sign, mean over KV ' +
+        'heads with its standard error. If it is a correction, the three stand in this order.',
       xTitle: 'nats'}),
     intervalChart({log: true, groups: [group('output error', 'output_error')],
       title: 'The attention output with it added, left out and subtracted',
@@ -210,19 +215,19 @@ function routeFigures(report) {
   return [el('div', {class: 'figures'},
     intervalChart({title: 'Where the harm is', groups: shares, xTitle: 'share (%)',
       caption: 'Queries by the entropy of their attention and by whether their likeliest token ' +
-        'changed. Where the orange mark is right of the grey one, few cases carry much of the harm. ' +
-        'Intervals: 95 %.'}),
+        'changed. Where the orange mark is right of the grey one, few cases carry much of the ' +
+        'harm. Intervals: 95 %.'}),
     intervalChart({title: 'Where the second order is enough', groups: ratios,
       domain: [0, Math.max(1.05, ...r.regimes.map(g => g.fisher_over_kl.high ?? 0))],
       xTitle: 'Fisher variance / KL',
-      caption: 'Near 1 the Fisher variance is all there is; far below 1 it misses most of the harm, ' +
-        'as is expected where confident attention flips.'}),
+      caption: 'Near 1 the Fisher variance is all there is; far below 1 it misses most of the ' +
+        'harm, as is expected where confident attention flips.'}),
     heatMap({title: 'Route flips by layer', columns: layers, rows: parts.map(p => p[0]), cells,
       columnTitle: 'layer', rowTitle: '', valueTitle: 'share', format: formatPercent,
       tickFormat: d3.format('.0%'), domain: [0, Math.max(...cells.map(c => c.value ?? 0))],
       caption: 'Share of cases and of the summed KL in each layer: queries whose likeliest token ' +
-        'changed, queries of low entropy, and those that are both. Dark rows mean that the layer’s ' +
-        'harm lies elsewhere.'}))];
+        'changed, queries of low entropy, and those that are both. Dark rows mean that the ' +
+        'layer’s harm lies elsewhere.'}))];
 }
 
 function scaled(i, scale) {
@@ -252,8 +257,8 @@ function headFigures(report) {
     .map(([key, kl]) => [key, after.get(key) / kl]));
   return [el('div', {class: 'figures'},
     map(before, {title: `Harm by head: ${base}`, log: true, valueTitle: 'attention KL (nats)',
-      caption: 'Mean KL of each query head. Bright heads lose most at the same bits; were all heads ' +
-        'alike, the map would be of one colour. Empty: not sampled.'}),
+      caption: 'Mean KL of each query head. Bright heads lose most at the same bits; were all ' +
+        'heads alike, the map would be of one colour. Empty: not sampled.'}),
     map(ratios, {title: `Harm left by head: ${corrected}`, valueTitle: `KL / KL of ${base}`,
       log: true,
       caption: 'What the correction along query directions leaves of it. Below 1 everywhere is ' +
@@ -286,9 +291,9 @@ function modelChart(rows, {metric, floor, ...more}) {
 
 function modelFigures(report) {
   const full = at(report, `${E}.full_model`), floor = full.llama_cpp || [];
-  const note = 'True bits count every byte the cache holds, its dense window included. Nearer to the ' +
-    'lower left is better; bars are standard errors. Corrections of rank 1, 2, 4 and 8 on one base ' +
-    'are joined, and expected to fall faster than the bases do.';
+  const note = 'True bits count every byte the cache holds, its dense window included. Nearer to ' +
+    'lower left is better; bars are standard errors. Corrections of rank 1, 2, 4 and 8 on one ' +
+    'base are joined, and expected to fall faster than the bases do.';
   const both = [...(full.full_kv || []), ...floor];
   const keys = [...(full.keys_only || []), ...floor.filter(r => r.kv === 'f16')];
   return el('div', {class: 'figures'},
@@ -300,6 +305,6 @@ function modelFigures(report) {
       caption: 'Perplexity over that of the dense cache, on the same bits; 1 is no loss.'}),
     modelChart(keys, {metric: 'kld', floor: true, yTitle: 'KLD of the next token (nats)',
       title: 'Keys alone: divergence against bits',
-      caption: 'Values dense. The controls spend a correction’s bits otherwise (on the base, along ' +
-        'random directions) or with the wrong sign, and are expected above it.'}));
+      caption: 'Values dense. The controls spend a correction’s bits otherwise (on the base, ' +
+        'along random directions) or with the wrong sign, and are expected above it.'}));
 }

@@ -20,8 +20,8 @@ function formatNumber(x, n = 3) {
   return x.toFixed(decimalsFor(x, n));
 }
 
-// Digits behind the point for x that is uncertain by `size`: two digits of the uncertainty, at least
-// two and at most four of x.
+// Digits behind the point for x that is uncertain by `size`: two digits of the uncertainty, at
+// least two and at most five of x.
 function decimalsBeside(x, size) {
   const wanted = isNumber(size) && size > 0 ? decimalsFor(size, 2) : 0;
   if (x === 0) return Math.min(wanted, 4);

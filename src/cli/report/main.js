@@ -4,29 +4,30 @@ const kSections = [
   {id: 'metrics', title: '1. Which error measure predicts the harm?',
     intro: 'Every query head is read through many codecs. For each we know how well the keys or ' +
       'values are stored, how large the error is that attention sees, and the harm done: the ' +
-      'Kullback-Leibler divergence (KL) of the attention weights for keys, the squared error of the ' +
-      'attention output for values.', figures: metricsFigures, tables: metricsTables},
+      'Kullback-Leibler divergence (KL) of the attention weights for keys, the squared error of ' +
+      'the attention output for values.', figures: metricsFigures, tables: metricsTables},
   {id: 'counterexamples', title: '2. Less storage error, more harm',
-    intro: 'Pairs of codecs that spend the same bits on the same head: is the one that stores the ' +
-      'keys better also the better one to read?', figures: counterexampleFigures,
+    intro: 'Pairs of codecs that spend the same bits on the same head: is the one that stores ' +
+      'the keys better also the better one to read?', figures: counterexampleFigures,
     tables: counterexampleTables},
   {id: 'null_space', title: '3. A shift that nobody sees',
-    intro: 'Softmax does not notice when every score moves by the same amount, so a vector added to ' +
-      'all keys costs nothing. A codec may pay for it all the same.', figures: nullSpaceFigures,
+    intro: 'Softmax does not notice when every score moves by the same amount, so a vector added ' +
+      'to all keys costs nothing. A codec may pay for it all the same.', figures: nullSpaceFigures,
     tables: nullSpaceTables},
   {id: 'deployability', title: '4. Which directions deserve the bits?',
-    intro: 'A side code spends a few bits on the key’s error along a few directions. They may come ' +
-      'from queries or keys of other text, from the text itself (the oracle), or from chance.',
+    intro: 'A side code spends a few bits on the key’s error along a few directions. They may ' +
+      'come from queries or keys of other text, from the text itself (the oracle), or from chance.',
     figures: deployabilityFigures, tables: deployabilityTables},
   {id: 'direction', title: '5. Right sign, wrong sign',
     intro: 'A control: the same correction, applied backwards, must hurt as clearly as it helps.',
     figures: directionFigures, tables: directionTables},
-  {id: 'full_model', title: '6. The whole model', intro: 'What the next token loses when the whole ' +
-      'model reads a packed cache, beside the cache types of llama.cpp.', figures: modelFigures,
-    tables: modelTables},
+  {id: 'full_model', title: '6. The whole model', intro: 'What the next token loses when the ' +
+      'whole model reads a packed cache, beside the cache types of llama.cpp.',
+    figures: modelFigures, tables: modelTables},
   {id: 'route_flips', title: '8. Route flips',
-    intro: 'Fisher variance is the second-order term of the KL. The two part where an error is large ' +
-      'enough to send attention to another token.', figures: routeFigures, tables: routeTables},
+    intro: 'Fisher variance is the second-order term of the KL. The two part where an error is ' +
+      'large enough to send attention to another token.',
+    figures: routeFigures, tables: routeTables},
 ];
 
 // Room for a part of the page. When its figures are not what the part expects the reader is told so
@@ -59,8 +60,8 @@ function build(report) {
   document.title = `HeadQ diagnosis of ${report.model}`;
   document.getElementById('masthead').append(
     el('p', {class: 'eyebrow'}, 'HeadQ diagnosis'), el('h1', {}, report.model),
-    el('p', {class: 'quiet'}, `on ${report.text}: ${report.n_queries} queries of ${report.n_heads} ` +
-      `KV heads, ${report.n_chunks} chunks of ${report.n_ctx} tokens`));
+    el('p', {class: 'quiet'}, `on ${report.text}: ${report.n_queries} queries of ` +
+      `${report.n_heads} KV heads, ${report.n_chunks} chunks of ${report.n_ctx} tokens`));
   const sections = kSections.filter(s => at(report, `${E}.${s.id}`) !== undefined);
   const room = document.getElementById('report');
   room.append(
@@ -74,9 +75,9 @@ function build(report) {
       attempt(() => headFigures(report))),
     ...unknownSections(report),
     el('section', {id: 'setup'}, el('h2', {}, 'How it was measured'),
-      el('p', {}, 'Keys, values and queries are those of the model running with a dense cache, after ' +
-        'rotary embedding. Everything is computed from them in double precision, through the codecs ' +
-        'of the cache itself. Figures near the noise floor mean nothing.'),
+      el('p', {}, 'Keys, values and queries are those of the model running with a dense cache, ' +
+        'rotary embedding. Everything is computed from them in double precision, through the ' +
+        'codecs of the cache itself. Figures near the noise floor mean nothing.'),
       setupTables(report)));
   drawFigures(room);
 }

@@ -1,6 +1,6 @@
 // What the numbers say, in words. Every sentence is put together from figures of the document; a
-// claim "comes out" when its figure is on the published side by more than its uncertainty (the whole
-// 95 % interval, or two standard errors), "does not" when it is as clearly on the other side.
+// claim "comes out" when its figure is on the published side by more than its uncertainty (the
+// whole 95 % interval, or two standard errors), "does not" when it is as clearly on the other side.
 
 const kYesNo = {yes: 'comes out', no: 'does not come out', open: 'not decided'};
 
@@ -37,21 +37,21 @@ const kClaims = {
     return {title: 'What attention weighs predicts the harm, storage error does not',
       verdict: verdictOf(side(gain, 0), side(valueGain, 0)),
       text: `Among key codecs of equal bits the Fisher variance ranks the attention KL with a ` +
-        `correlation of ${formatInterval(fisher)}, storage MSE with ${formatInterval(mse)}: a gain ` +
-        `of ${formatInterval(gain)} (published: 0.62 to 0.69 on six models). For values the ` +
-        `A² error reaches ${formatInterval(a2)}, storage MSE ${formatInterval(v)} (published: 0.98 ` +
-        `against 0.49).`};
+        `correlation of ${formatInterval(fisher)}, storage MSE with ${formatInterval(mse)}: a ` +
+        `gain of ${formatInterval(gain)} (published: 0.62 to 0.69 on six models). For values the ` +
+        `A² error reaches ${formatInterval(a2)}, storage MSE ${formatInterval(v)} (published: ` +
+        `0.98 against 0.49).`};
   },
   counterexamples(report) {
     const {by_mse: mse, by_fisher: fisher, margin} = at(report, `${E}.counterexamples`);
     return {title: 'Less storage error can do more harm',
       verdict: verdictOf(side(mse.significant_share, 0),
         side(difference(mse.share, fisher.share), 0)),
-      text: `Of ${mse.n_pairs} pairs of codecs with equal bits on the same head, and storage errors ` +
-        `more than ${formatNumber(100 * margin)} % apart, ${mse.n_reversed} (` +
-        `${formatPercent(mse.share)} of a head’s pairs) are the wrong way round: the one that stores better does more ` +
-        `harm to attention and to its output, ${mse.n_significant} of them beyond two standard ` +
-        `errors. Ordered by Fisher variance, ${formatPercent(fisher.share)} are.`};
+      text: `Of ${mse.n_pairs} pairs of codecs with equal bits on the same head, and storage ` +
+        `errors more than ${formatNumber(100 * margin)} % apart, ${mse.n_reversed} (` +
+        `${formatPercent(mse.share)} of a head’s pairs) are the wrong way round: the one that ` +
+        `better more harm to attention and to its output, ${mse.n_significant} of them beyond ` +
+        `two standard errors. Ordered by Fisher variance, ${formatPercent(fisher.share)} are.`};
   },
   null_space(report) {
     const n = at(report, `${E}.null_space`);
@@ -66,11 +66,11 @@ const kClaims = {
     const still = x => (x ? -side({...x, value: Math.abs(x.value - 1)}, 0.02) : 0);
     return {title: 'A shift that attention cannot see ruins codecs that can',
       verdict: verdictOf(side(grid, 1), still(channel), still(centred)),
-      text: `Adding ${most} times a head’s mean key to all keys changes dense attention by at most ` +
-        `${formatNumber(Math.max(...n.dense.map(d => d.kl_max)))} nats. A 2-bit grid shared by a ` +
-        `token’s channels (token2) then does ${factor(grid)} the harm; a grid that follows the ` +
-        `channel (kivi2) ${factor(channel)}, and the first one behind a subtracted mean (token2c) ` +
-        `${factor(centred)}.`};
+      text: `Adding ${most} times a head’s mean key to all keys changes dense attention by at ` +
+        `most ${formatNumber(Math.max(...n.dense.map(d => d.kl_max)))} nats. A 2-bit grid shared ` +
+        `by a token’s channels (token2) then does ${factor(grid)} the harm; a grid that follows ` +
+        `the channel (kivi2) ${factor(channel)}, and the first one behind a subtracted mean ` +
+        `(token2c) ${factor(centred)}.`};
   },
   deployability(report) {
     const d = at(report, `${E}.deployability`);
@@ -80,19 +80,20 @@ const kClaims = {
     return {title: 'The directions that queries use can be learned beforehand',
       verdict: verdictOf(side(difference(random.kl_ratio, query.kl_ratio), 0),
         side(difference(key.kl_ratio, query.kl_ratio), 0), side(row.oracle_gain_reached, 0.5)),
-      text: `At rank ${row.rank} (${formatBits(row.bits)} bits) a correction along query directions ` +
-        `from other text leaves ${factor(query.kl_ratio)} the KL of ${d.base} alone, along key ` +
-        `directions ${factor(key.kl_ratio)}, along random ones ${factor(random.kl_ratio)}. It ` +
-        `reaches ${formatInterval(row.oracle_gain_reached)} of what directions made from this very ` +
-        `text gain, and beats random ones in ${formatPercent(random.query_wins)} of the heads.`};
+      text: `At rank ${row.rank} (${formatBits(row.bits)} bits) a correction along query ` +
+        `directions from other text leaves ${factor(query.kl_ratio)} the KL of ${d.base} alone, ` +
+        `key directions ${factor(key.kl_ratio)}, along random ones ${factor(random.kl_ratio)}. ` +
+        `It reaches ${formatInterval(row.oracle_gain_reached)} of what directions made from this ` +
+        `very text gain, and beats random ones in ${formatPercent(random.query_wins)} of the ` +
+        'heads.'};
   },
   direction(report) {
     const d = at(report, `${E}.direction`);
     return {title: 'The correction’s sign matters',
       verdict: verdictOf(-side(d.right.kl_ratio, 1), side(d.wrong.kl_ratio, 1)),
-      text: `Added, the correction leaves ${factor(d.right.kl_ratio)} the KL; subtracted, it makes ` +
-        `${factor(d.wrong.kl_ratio)} of it. The order added < left out < subtracted holds in ` +
-        `${formatPercent(d.ordered)} of ${d.n_heads} KV heads.`};
+      text: `Added, the correction leaves ${factor(d.right.kl_ratio)} the KL; subtracted, it ` +
+        `makes ${factor(d.wrong.kl_ratio)} of it. The order added < left out < subtracted holds ` +
+        `in ${formatPercent(d.ordered)} of ${d.n_heads} KV heads.`};
   },
   full_model(report) {
     const rows = at(report, `${E}.full_model.keys_only`) || [], least = Math.min(
@@ -110,15 +111,16 @@ const kClaims = {
     return {title: 'The whole model agrees',
       verdict: verdictOf(side(right.kld_removed, 0), ...others.map(r =>
         side(difference(right.kld_removed, r.kld_removed), 0))),
-      text: `With keys at ${least} bits and values dense, the correction of rank ${right.rank} removes ` +
-        `${formatPercent(right.kld_removed)} of the next token’s KLD and ` +
+      text: `With keys at ${least} bits and values dense, the correction of rank ${right.rank} ` +
+        `removes ${formatPercent(right.kld_removed)} of the next token’s KLD and ` +
         `${formatPercent(right.excess_ppl_removed)} of the excess perplexity. The same bits ` +
-        `${inWords(others.map(r => `${words[r.role]} remove ${formatPercent(r.kld_removed)}`))} of ` +
-        `the KLD.`};
+        `${inWords(others.map(r => `${words[r.role]} remove ${formatPercent(r.kld_removed)}`))} ` +
+        `of the KLD.`};
   },
   route_flips(report) {
     const r = at(report, `${E}.route_flips`);
-    const part = (entropy, route) => r.regimes.find(g => g.entropy === entropy && g.route === route);
+    const part = (entropy, route) => r.regimes.find(
+      g => g.entropy === entropy && g.route === route);
     const low = part('low', 'flipped'), named = r.layers.filter(l => l.low_entropy_regime);
     const other = part('high', 'kept');
     const layers = named.length === 0 ? 'No layer has much of its harm there.'
@@ -129,9 +131,9 @@ const kClaims = {
         side(gapOf(other.fisher_over_kl, low.fisher_over_kl), 0)),
       text: low.n_cases === 0
         ? 'No query of low entropy changed its likeliest token, so this text cannot tell.'
-        : `The Fisher variance is ${formatInterval(other.fisher_over_kl)} of the KL where attention ` +
-          `is spread and its likeliest token stays, ${formatInterval(low.fisher_over_kl)} where it is ` +
-          `sharp and flips; those are ${formatPercent(low.share)} of the cases and hold ` +
+        : `The Fisher variance is ${formatInterval(other.fisher_over_kl)} of the KL where ` +
+          `is spread and its likeliest token stays, ${formatInterval(low.fisher_over_kl)} where ` +
+          `it is sharp and flips; those are ${formatPercent(low.share)} of the cases and hold ` +
           `${formatPercent(low.damage_share)} of the KL. ${layers}`};
   },
 };
@@ -168,7 +170,8 @@ function needs(report) {
     const change = mean ? `the KL of a 2-bit grid over a token’s channels becomes ` +
       `${factor(mean.kl_ratio)} as large` : '';
     if (effect < 0) {
-      out.push(`Keys need a code that does not pay for their mean: when it is taken away, ${change}.`);
+      out.push('Keys need a code that does not pay for their mean: when it is taken away, ' +
+        `${change}.`);
     } else if (mean) {
       out.push(`The mean of the keys does not stand in the way: when it is taken away, ${change}.`);
     }
@@ -204,8 +207,8 @@ const kMostBits = 3;  // an element, on either side: the range that the method i
 
 function isControl(name) { return /@|-hq/.test(name); }
 
-// Of the codecs of at most kMostBits the one that does the least harm, or the cheapest of those that
-// are not clearly worse than it, by two errors of the difference.
+// Of the codecs of at most kMostBits the one that does the least harm, or the cheapest of those
+// that are not clearly worse than it, by two errors of the difference.
 function pick(codecs, harm) {
   const fit = codecs.filter(c => c.bits <= kMostBits + 1e-6 && !isControl(c.codec)
     && isNumber(c[harm].value)).sort((a, b) => a[harm].value - b[harm].value);
@@ -223,16 +226,16 @@ function attentionPolicy(report) {
   const named = name => m.key_codecs.find(c => c.codec === name);
   const bits = (keys.bits + values.bits) / 2, four = named('kivi4');
   return {name: `${keys.codec}/${values.codec}`, bits,
-    why: [`Of the codecs measured here with at most ${kMostBits} bits an element, ${keys.codec} for ` +
-      `keys (KL ${formatMean(keys.kl)} nats) and ${values.codec} for values (output error ` +
+    why: [`Of the codecs measured here with at most ${kMostBits} bits an element, ${keys.codec} ` +
+      `for keys (KL ${formatMean(keys.kl)} nats) and ${values.codec} for values (output error ` +
       `${formatMean(values.output_error)}) are the cheapest that no other clearly beats.`,
     'This is read off attention, head by head; what the next token loses is for headq ppl to say.'],
-    cost: [`${formatBits(keys.bits)} bits for keys and ${formatBits(values.bits)} for values once ` +
-      `packed, ${formatNumber(16 / bits, 2)} times less than 16. The ${at(report, 'window')} latest ` +
-      `and ${at(report, 'sinks')} first tokens stay dense.`,
+    cost: [`${formatBits(keys.bits)} bits for keys and ${formatBits(values.bits)} for values ` +
+      `packed, ${formatNumber(16 / bits, 2)} times less than 16. The ${at(report, 'window')} ` +
+      `latest and ${at(report, 'sinks')} first tokens stay dense.`,
     four ? `A query’s attention moves by a KL of ${formatMean(keys.kl)} nats; with ${four.codec} ` +
-      `(${formatBits(four.bits)} bits) it would be ${formatMean(four.kl)}, and rounding to 16 bits ` +
-      `alone makes ${formatMean(at(report, 'noise_floor.f16_kl'))}.` : null].filter(Boolean)};
+      `(${formatBits(four.bits)} bits) it would be ${formatMean(four.kl)}, and rounding to 16 ` +
+      `bits alone makes ${formatMean(at(report, 'noise_floor.f16_kl'))}.` : null].filter(Boolean)};
 }
 
 // From the whole model: of the caches with both sides packed at kMostBits or less, the one that
@@ -245,22 +248,23 @@ function modelPolicy(report) {
   const [best] = rows.sort((a, b) => a.kld.value - b.kld.value);
   const q4 = (full.llama_cpp || []).find(r => r.kv === 'q4_0');
   return {name: best.kv, bits: best.packed_bits,
-    why: [`Of the caches measured through the whole model with at most ${kMostBits} bits an element ` +
-      `in packed blocks, this one moves the distribution of the next token least: a KLD of ` +
-      `${formatMean(best.kld)} nats.`,
+    why: [`Of the caches measured through the whole model with at most ${kMostBits} bits an ` +
+      `element in packed blocks, this one moves the distribution of the next token least: a KLD ` +
+      `of ${formatMean(best.kld)} nats.`,
     q4 ? `llama.cpp’s q4_0, at ${formatBits(q4.true_bits)} bits, has ${formatMean(q4.kld)}.` : null]
       .filter(Boolean),
     cost: [`${formatNumber(16 / best.packed_bits, 2)} times less than 16 bits once packed; ` +
       `${formatBits(best.true_bits)} true bits with everything the cache held at ` +
       `${full.n_ctx} tokens.`,
-    `A perplexity ${factor(best.ppl_ratio)} that of the dense cache, and the same likeliest token in ` +
-      `${formatPercent(best.top1)} of the positions.`]};
+    `A perplexity ${factor(best.ppl_ratio)} that of the dense cache, and the same likeliest ` +
+      `token in ${formatPercent(best.top1)} of the positions.`]};
 }
 
 function card(title, merit, paragraphs, list = false) {
   return el('article', {class: 'answer'}, el('h3', {}, title),
     merit ? el('p', {class: 'figure-of-merit'}, merit) : null,
-    list ? el('ul', {}, paragraphs.map(p => el('li', {}, p))) : paragraphs.map(p => el('p', {}, p)));
+    list ? el('ul', {}, paragraphs.map(p => el('li', {}, p)))
+      : paragraphs.map(p => el('p', {}, p)));
 }
 
 function summarySection(report, claims) {
@@ -268,12 +272,13 @@ function summarySection(report, claims) {
   const count = verdict => claims.filter(c => c.verdict === verdict).length;
   const parts = [['yes', 'come out'], ['no', 'do not'], ['open', 'are not decided']]
     .filter(([verdict]) => count(verdict) > 0)
-    .map(([verdict, words]) => `${count(verdict) === claims.length ? 'all' : count(verdict)} ${words}`);
+    .map(([verdict, words]) => (
+      `${count(verdict) === claims.length ? 'all' : count(verdict)} ${words}`));
   return el('section', {id: 'summary', 'aria-labelledby': 'summary-title'},
     el('h2', {id: 'summary-title'}, 'In short'),
-    el('p', {class: 'lead'}, `A packed cache makes errors in keys and values; attention sees some of ` +
-      `them and not others. Of the ${claims.length} published findings about which, on this model and ` +
-      `text ${inWords(parts)}.`),
+    el('p', {class: 'lead'}, 'A packed cache makes errors in keys and values; attention sees ' +
+      `some of them and not others. Of the ${claims.length} published findings about which, on ` +
+      `this model and text ${inWords(parts)}.`),
     el('div', {class: 'answers'},
       card('What this model needs', null, needs(report), true),
       policy ? card('Which policy we would pick', policy.name, policy.why) : null,
@@ -283,8 +288,8 @@ function summarySection(report, claims) {
     el('ul', {class: 'claims'}, claims.map(c => el('li', {'data-claim': c.id,
       'data-verdict': c.verdict}, badge(c.verdict),
     el('div', {}, el('strong', {}, el('a', {href: `#${c.id}`}, c.title)), c.text)))),
-    el('p', {class: 'quiet'}, 'A finding comes out when its figure is on the published side by more ' +
-      'than its uncertainty. a ± b is a mean and its standard error; a [b, c] a figure with the ' +
-      'interval that holds 95 % of its bootstrap draws. They say how a figure would move with other ' +
-      'heads of this model, not with other models.'));
+    el('p', {class: 'quiet'}, 'A finding comes out when its figure is on the published side by ' +
+      'more than its uncertainty. a ± b is a mean and its standard error; a [b, c] a figure with ' +
+      'the interval that holds 95 % of its bootstrap draws. They say how a figure would move ' +
+      'with other heads of this model, not with other models.'));
 }

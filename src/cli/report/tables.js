@@ -106,7 +106,8 @@ function counterexampleTables(report) {
       ['share', 'share', kPercent], ['beyond 2 errors', 'n_significant'],
       ['share', 'significant_share', kPercent]],
     rows: [{name: 'storage MSE', path: `${c}.by_mse`}, {name: 'Fisher', path: `${c}.by_fisher`}]}),
-    table(report, {title: 'The largest counterexamples', folded: true, rows: rowsOf(report, `${c}.shown`),
+    table(report, {title: 'The largest counterexamples', folded: true,
+      rows: rowsOf(report, `${c}.shown`),
       columns: [['layer', 'layer'], ['head', 'head'], ['bits', 'bits'],
         ...side('lower MSE', 'stored_better'), ...side('less harm', 'read_better'),
         ['KL difference', 'kl_difference'], ['output difference', 'output_difference']]}),
@@ -132,7 +133,8 @@ function deployabilityTables(report) {
     {path: `${d}.rows.${i}.bases.${j}`, rank: String(row.rank)})));
   for (const row of rows) row.name = row.rank;
   return [
-    table(report, {title: 'How much of the oracle’s gain over random directions the query basis reaches',
+    table(report, {
+      title: 'How much of the oracle’s gain over random directions the query basis reaches',
       rows: rowsOf(report, `${d}.rows`), columns: [['rank', 'rank'], ['bits', 'bits'],
         ['share of the gain in ln KL', 'oracle_gain_reached']]}),
     table(report, {title: 'Each basis at each rank', folded: true, rows, columns: [['rank', null],
@@ -163,7 +165,8 @@ function routeTables(report) {
   const layers = (at(report, `${r}.layers`) || []).map((layer, i) => (
     {path: `${r}.layers.${i}`, strong: layer.low_entropy_regime}));
   const parts = layers.flatMap(layer => ['all', 'low_entropy', 'flipped', 'low_entropy_flipped']
-    .map(part => ({path: `${layer.path}.${part}`, name: String(at(report, `${layer.path}.layer`))})));
+    .map(part => ({path: `${layer.path}.${part}`,
+      name: String(at(report, `${layer.path}.layer`))})));
   const shown = path => el('span', {'data-path': path}, formatAny(at(report, path)));
   const list = name => (at(report, `${r}.${name}`) || []).map((x, i) => shown(`${r}.${name}.${i}`));
   const codecs = list('codecs'), bounds = list('entropy_bounds');
@@ -174,7 +177,8 @@ function routeTables(report) {
     table(report, {title: 'Cases by entropy and likeliest token',
       rows: [...rowsOf(report, `${r}.regimes`), {path: `${r}.all`, strong: true}],
       columns: [['entropy', 'entropy', kText], ['likeliest token', 'route', kText], ...kRegime]}),
-    table(report, {title: 'Layers with the low-entropy regime', folded: true, rows: layers, columns: [
+    table(report, {title: 'Layers with the low-entropy regime', folded: true, rows: layers,
+      columns: [
       ['layer', 'layer'], ['regime', 'low_entropy_regime', kYes], ['KL, nats', 'all.kl'],
       ['flips', 'flipped.share', kPercent], ['flips, of the KL', 'flipped.damage_share', kPercent],
       ['low-entropy flips, of the KL', 'low_entropy_flipped.damage_share', kPercent],
@@ -221,7 +225,8 @@ function modelTables(report) {
 function setupTables(report) {
   const rows = [['Model', 'model'], ['Text', 'text'], ['KV heads', 'n_heads'],
     ['Queries', 'n_queries'], ['Tokens of a chunk', 'n_ctx'],
-    ['Chunks for bases and means', 'n_calibration_chunks'], ['Chunks that are measured', 'n_chunks'],
+    ['Chunks for bases and means', 'n_calibration_chunks'],
+    ['Chunks that are measured', 'n_chunks'],
     ['Latest tokens kept dense', 'window'], ['First tokens kept dense', 'sinks'],
     ['Bootstrap draws', 'n_replicates'], ['Seed', 'seed'],
     ['Layers', `${E}.metrics.n_layers`], ['Key cells', `${E}.metrics.n_key_cells`],
