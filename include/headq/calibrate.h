@@ -34,7 +34,8 @@ struct NibOptions {
   KvSpec kv;                   // sides that are nib get codes
   bool fisher_weight = true;   // queries count by how undecided they are
   bool token_weight = true;    // keys and values count by the attention paid to them
-  bool score_metric = true;    // keys: E[q q^T], values: none; false: no metric for either
+  bool score_metric = true;    // keys: E[q q^T]
+  bool readout_metric = true;  // values: what W_O makes of them in the residual stream
   bool drop_key_mean = true;
   bool allocate = true;        // rates differ by layer and head
   bool key_trellis = true;
@@ -53,6 +54,14 @@ struct SideRates {
 // Squared errors that are comparable within a side, not between the sides.
 struct SideErrors {
   double keys = 0.0, values = 0.0;
+};
+
+// What errors of a layer's attention output do to the residual stream: for each query head the matrix
+// A of |W_O e|^2 / |x|^2 = e^T A e, e an error of the head's output and x the residual stream that
+// W_O's result is added to, the mean over tokens.
+struct LayerReadout {
+  int d_v = 0;
+  std::vector<float> metric;  // [n_head][d_v][d_v]
 };
 
 struct CalibratorOptions {
@@ -81,6 +90,10 @@ class Calibrator {
   // changes its shape.
   void observe(const Observation& observation);
 
+  // How the values of a layer are read. Rates and transforms of values take it into account when every
+  // layer has one. False when it does not fit the heads that were observed there; it is not taken then.
+  bool set_readout(int layer, LayerReadout readout);
+
   // Tokens that took part, counted at the first layer seen.
   uint64_t n_tokens() const;
 
@@ -104,6 +117,7 @@ class Calibrator {
   std::vector<NibHead> nib_heads() const;
 
   std::map<int, std::unique_ptr<Layer>> layers_;
+  std::map<int, LayerReadout> readouts_;
   CalibratorOptions options_;
 };
 

@@ -28,11 +28,6 @@ void for_runs(uint64_t bits, const Fn& fn) {
   }
 }
 
-// Brings the codes of a block near; what comes next is in memory that no prefetcher foresees.
-void prefetch(const uint8_t* data, size_t n) {
-  for (size_t i = 0; i < n; i += 64) __builtin_prefetch(data + i, 0, 2);
-}
-
 }  // namespace
 
 PieceContext::CodecSizes::CodecSizes(const SideStore& side) {
@@ -169,21 +164,20 @@ PieceContext::BlockView PieceContext::view(const SideStore& side, const Tile& ti
   out.kv_head = tile.kv_head;
   out.at = static_cast<size_t>(in_.first_stream + tile.stream) *
                static_cast<size_t>(cache_.blocks_per_stream()) + static_cast<size_t>(block);
-  if (side.packed_mask(out.at) == 0) return out;
+  out.packed_mask = side.packed_mask(out.at);
+  out.dense_mask = side.dense_mask(out.at);
+  if (out.packed_mask == 0) return out;
+  out.packed_from = cache_.packed_from(out.at);
   out.codec = &side.codec(tile.kv_head);
   out.packed = side.packed(out.at, tile.kv_head);
   return out;
 }
 
-PieceContext::Cells PieceContext::cells(const BlockView& view, const Tile& tile, int row,
-                                        int block) const {
-  Cells out;
-  out.visible = visible_row(tile, row)[block];
-  const uint64_t packed = view.side->packed_mask(view.at), dense = view.side->dense_mask(view.at);
-  const bool prefers_packed = packed == 0 || cache_.reads_packed(view.at, own_stamp(tile, row));
-  out.coded = (prefers_packed ? packed : packed & ~dense) & out.visible;
-  out.dense = dense & out.visible & ~out.coded;
-  return out;
+// Brings the codes near: they lie where no prefetcher foresees them.
+void PieceContext::BlockView::prefetch() const {
+  if (codec == nullptr) return;
+  const size_t n = codec->layout().bytes();
+  for (size_t i = 0; i < n; i += 64) __builtin_prefetch(packed + i, 0, 2);
 }
 
 void PieceContext::load_params(const BlockView& view, float* params) const {
@@ -306,7 +300,7 @@ void PieceContext::score_block(const Tile& tile, int block, float* scores, Work&
   if (!scans_) score_dense_tile(keys, tile, block, scores, work);
   for (int row = 0; row < tile.n_rows; ++row) {
     const Cells read = cells(keys, tile, row, block);
-    const uint64_t absent = read.visible & ~keys.side->held_mask(keys.at);
+    const uint64_t absent = read.visible & ~(keys.packed_mask | keys.dense_mask);
     for (int i = row * group_; i < (row + 1) * group_; ++i) {
       float* out = scores + static_cast<size_t>(i) * kPieceTokens;
       if (scans_) {
@@ -346,7 +340,7 @@ void PieceContext::adjust_scores(const Tile& tile, int query, int block, uint64_
 
 void PieceContext::weigh_dense(const BlockView& values, const Tile& tile, int block,
                                const float* weights, float* partial) const {
-  if (values.side->dense_mask(values.at) == 0) return;
+  if (values.dense_mask == 0) return;
   for (int row = 0; row < tile.n_rows; ++row) {
     const uint64_t dense = cells(values, tile, row, block).dense;
     for (int i = row * group_; i < (row + 1) * group_; ++i) {
@@ -525,12 +519,8 @@ bool PieceContext::run_piece(size_t tile_index, size_t piece, float* scratch,
   for (int b = 0; b < n; ++b) {
     float* scores = work.scores + b * kBlockTokens;
     if ((seen_blocks >> b & 1) != 0) {
-      if (b + 1 < n) {
-        const BlockView next = view(cache_.keys(), tile, first + b + 1);
-        if (next.codec != nullptr) prefetch(next.packed, next.codec->layout().bytes());
-      }
-      const BlockView values = view(cache_.values(), tile, first + b);
-      if (values.codec != nullptr) prefetch(values.packed, values.codec->layout().bytes());
+      if (b + 1 < n) view(cache_.keys(), tile, first + b + 1).prefetch();
+      view(cache_.values(), tile, first + b).prefetch();
       score_block(tile, first + b, scores, work);
       continue;
     }

@@ -67,9 +67,13 @@ class PieceContext {
   struct BlockView {
     const SideStore* side = nullptr;
     size_t at = 0;
+    int kv_head = 0;
+    uint64_t packed_mask = 0, dense_mask = 0;
+    uint64_t packed_from = 0;         // own stamp from which a query reads packed what it can
     const Codec* codec = nullptr;     // null when nothing of the block is packed
     const uint8_t* packed = nullptr;
-    int kv_head = 0;
+
+    void prefetch() const;
   };
 
   // Sizes of a side's work space, the largest over its heads; zeros for a dense side.
@@ -90,7 +94,14 @@ class PieceContext {
     return cache_.written()[static_cast<size_t>(tile.stream * in_.n_rows + tile.first_row + row)].stamp;
   }
   BlockView view(const SideStore& side, const Tile& tile, int block) const;
-  Cells cells(const BlockView& view, const Tile& tile, int row, int block) const;
+  Cells cells(const BlockView& view, const Tile& tile, int row, int block) const {
+    Cells out;
+    out.visible = visible_row(tile, row)[block];
+    out.coded = view.packed_mask & out.visible;
+    if (own_stamp(tile, row) < view.packed_from) out.coded &= ~view.dense_mask;
+    out.dense = view.dense_mask & out.visible & ~out.coded;
+    return out;
+  }
   void load_params(const BlockView& view, float* params) const;
   float* accumulators(float* partial, int query) const;
 

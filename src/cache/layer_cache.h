@@ -63,11 +63,12 @@ class LayerCache {
   // Frees the dense rows that every later query reads packed.
   void finish_read() { drop_ready(0); }
 
-  // What a query with own stamp T reads packed of a block, as bits of its cells.
-  bool reads_packed(size_t block, uint64_t own_stamp) const {
+  // The own stamp from which a query reads what it can of a block packed.
+  uint64_t packed_from(size_t block) const {
     const BlockMeta& meta = meta_[block];
-    return meta.present == full_mask(block) && meta.max_stamp + window_ <= own_stamp;
+    return meta.present == full_mask(block) ? meta.max_stamp + window_ : ~uint64_t{0};
   }
+  bool reads_packed(size_t block, uint64_t own_stamp) const { return packed_from(block) <= own_stamp; }
   uint64_t present(size_t block) const { return meta_[block].present; }
   size_t block_of(int64_t cell) const {
     return static_cast<size_t>(cell / n_cells_ * blocks_per_stream_ + cell % n_cells_ / kBlockTokens);

@@ -57,6 +57,7 @@ struct WeightedMoment {
 struct Head {
   Moments q, k, v;
   WeightedMoment fisher;  // queries by AttentionStats::query_fisher
+  std::vector<double> squares;  // [query heads of the group] sum of p^2 over packed tokens
 
   Head(int d_k, int d_v) : q(d_k), k(d_k), v(d_v), fisher(d_k) {}
 };
@@ -108,6 +109,20 @@ std::vector<float> transposed(const float* rows, size_t stride, size_t n, size_t
   return out;
 }
 
+// The readout metric of a KV head: its query heads', weighted by their squared attention.
+Matrix group_readout(const LayerReadout& readout, const Head& head, size_t kv_head) {
+  const Eigen::Index d = readout.d_v;
+  const size_t group = head.squares.size();
+  Matrix sum = Matrix::Zero(d, d);
+  double total = 0.0;
+  for (size_t g = 0; g < group; ++g) {
+    const float* metric = readout.metric.data() + (kv_head * group + g) * static_cast<size_t>(d * d);
+    sum += head.squares[g] * Eigen::Map<const RowMajor>(metric, d, d).cast<double>();
+    total += head.squares[g];
+  }
+  return total > 0.0 ? Matrix(sum / total) : Matrix::Identity(d, d);
+}
+
 void check_span(size_t size, size_t wanted, const char* what) {
   if (size == wanted) return;
   throw Error(ErrorCode::kInvalidArgument,
@@ -118,6 +133,7 @@ void check_span(size_t size, size_t wanted, const char* what) {
 
 struct Calibrator::Layer {
   LayerShape shape;
+  size_t n_head = 0;   // query heads
   double scale = 1.0;  // of logits
   int position = 0;  // of the next observation's first row
   uint64_t n_tokens = 0;
@@ -136,6 +152,9 @@ struct Calibrator::Layer {
 // What the codes of all heads are fitted to.
 std::vector<NibHead> Calibrator::nib_heads() const {
   std::vector<NibHead> heads;
+  const bool has_readout = std::all_of(layers_.begin(), layers_.end(), [this](const auto& layer) {
+    return readouts_.count(layer.first) != 0;
+  });
   for (const auto& [il, layer] : layers_) {
     if (layer->samples.empty()) {
       throw Error(ErrorCode::kInvalidArgument, "no samples were kept to fit codes of nib");
@@ -146,7 +165,9 @@ std::vector<NibHead> Calibrator::nib_heads() const {
       heads.push_back({.samples = &layer->samples[h],
                        .scale = layer->scale,
                        .second = head.q.second(),
-                       .fisher = head.fisher.mean(n)});
+                       .fisher = head.fisher.mean(n),
+                       .readout = has_readout ? group_readout(readouts_.at(il), head, h)
+                                              : Matrix::Identity(layer->shape.d_v, layer->shape.d_v)});
     }
   }
   return heads;
@@ -174,6 +195,7 @@ void Calibrator::observe(const Observation& o) {
     throw Error(ErrorCode::kMismatch, fmt::format("layer {} changed its shape", o.layer));
   }
   layer->scale = o.scale;
+  layer->n_head = n_head;
   const int skip = std::clamp(options_.skip_first - layer->position, 0, o.n_rows);
   layer->position += o.n_rows;
   const Eigen::Index n = o.n_rows - skip;
@@ -222,9 +244,11 @@ void Calibrator::observe(const Observation& o) {
                                  skip, options_.lag);
       const Rows q = view(o.q, n_head * d_k, q_head * d_k, d_k);
       head.fisher.add(q, std::span(stats.query_fisher).subspan(first));
+      head.squares.resize(group, 0.0);
       for (size_t i = 0; i < rows; ++i) {
         key_weight[i] += stats.key_weight[i];
         value_weight[i] += stats.value_weight[i];
+        head.squares[g] += stats.value_weight[i];
       }
     }
     for (const KeptToken& token : kept) {
@@ -233,6 +257,16 @@ void Calibrator::observe(const Observation& o) {
                             key_weight[first + token.row], value_weight[first + token.row]);
     }
   });
+}
+
+bool Calibrator::set_readout(int layer, LayerReadout readout) {
+  const auto it = layers_.find(layer);
+  if (it == layers_.end() || it->second->shape.d_v != readout.d_v ||
+      readout.metric.size() != it->second->n_head * static_cast<size_t>(readout.d_v * readout.d_v)) {
+    return false;
+  }
+  readouts_[layer] = std::move(readout);
+  return true;
 }
 
 uint64_t Calibrator::n_tokens() const {

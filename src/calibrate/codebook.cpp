@@ -20,7 +20,9 @@ constexpr size_t kAnnealedRows = 2048;
 constexpr double kHeat = 0.8;  // first noise on codewords, in units of the error they leave
 constexpr int kMeansIterations = 12;
 constexpr float kLargestEntry = 120.0f;  // so that even grids are integers
-constexpr double kGridOfOneReach = 4.0, kGridOfTwoReach = 3.35;  // root mean squares
+// Ranges of grids: from so many times the largest sample down in these steps.
+constexpr double kWidest = 1.3, kRangeStep = 0.87;
+constexpr double kNearlyAsGood = 1.1;
 constexpr double kRidge = 1e-3;  // of the mean weight of a codeword: keeps unused ones where they are
 
 // Coordinates that each nibble reaches: its own, and with a trellis those of the next nibble, except
@@ -166,9 +168,11 @@ class CodebookFit {
     int n_fine = 16;  // steps of the fine nibble for each coordinate
   };
 
-  // fine: the grid's fine nibble.
+  // fine: the grid's fine nibble. The range is what leaves least error on the samples, ends that are
+  // clipped included; of ranges that are nearly as good the widest, for tokens yet to come.
   Grid grid_of(int coord, size_t fine) const {
-    double square = 0.0, weight = 0.0, largest = 0.0;
+    const int n_fine = cuts_[fine].end - cuts_[fine].first == 2 ? 4 : 16;
+    double largest = 0.0, square = 0.0, weight = 0.0;
     for (size_t i = 0; i < samples_.n(); ++i) {
       const double x = samples_.row(i)[coord];
       if (samples_.weights[i] <= 0.0f) continue;
@@ -176,10 +180,29 @@ class CodebookFit {
       weight += samples_.weights[i];
       largest = std::max(largest, std::abs(x));
     }
-    const bool of_two = cuts_[fine].end - cuts_[fine].first == 2;
-    const double reach = (of_two ? kGridOfTwoReach : kGridOfOneReach) *
-                         std::sqrt(square / std::max(weight, 1e-30));
-    return {2.0 * std::min(largest, reach) / kStates, of_two ? 4 : 16};
+    const double rms = std::sqrt(square / std::max(weight, 1e-30));
+    std::vector<std::pair<double, double>> tried;  // range, error
+    for (double range = kWidest * largest; range > 0.0 && range > rms; range *= kRangeStep) {
+      tried.emplace_back(range, grid_error(coord, 2.0 * range / (kStates * n_fine), kStates * n_fine));
+    }
+    if (tried.empty()) return {2.0 * largest / kStates, n_fine};
+    double least = tried[0].second;
+    for (const auto& [range, error] : tried) least = std::min(least, error);
+    for (const auto& [range, error] : tried) {
+      if (error <= kNearlyAsGood * least) return {2.0 * range / kStates, n_fine};
+    }
+    return {2.0 * largest / kStates, n_fine};
+  }
+
+  // Weighted squared error of an even grid around 0.
+  double grid_error(int coord, double step, int n_steps) const {
+    double sum = 0.0;
+    for (size_t i = 0; i < samples_.n(); ++i) {
+      const double at = samples_.row(i)[coord] / step + n_steps / 2.0 - 0.5;
+      const double e = at - std::clamp(std::round(at), 0.0, n_steps - 1.0);
+      sum += samples_.weights[i] * e * e;
+    }
+    return sum * step * step;
   }
 
   void start_coarse(size_t g) {

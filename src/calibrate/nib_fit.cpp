@@ -71,12 +71,13 @@ Matrix sample_rows(const NibHead& head, Side side) {
 }
 
 Matrix metric_of(const NibOptions& options, const NibHead& head, Side side) {
-  if (side == Side::kValues) {
-    return Matrix::Identity(head.samples->d_v(), head.samples->d_v());
+  const int d = side == Side::kKeys ? head.samples->d_k() : head.samples->d_v();
+  if (side == Side::kKeys ? !options.score_metric : !options.readout_metric) {
+    return Matrix::Identity(d, d);
   }
-  const int d = head.samples->d_k();
-  if (!options.score_metric) return Matrix::Identity(d, d);
-  const Matrix m = head.scale * head.scale * (options.fisher_weight ? head.fisher : head.second);
+  const Matrix m = side == Side::kValues
+                       ? head.readout
+                       : head.scale * head.scale * (options.fisher_weight ? head.fisher : head.second);
   const double level = m.trace() / d;
   return (1.0 - options.shrink) * m + options.shrink * level * Matrix::Identity(d, d);
 }

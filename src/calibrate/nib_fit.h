@@ -15,6 +15,7 @@ struct NibHead {
   double scale = 1.0;       // of logits
   Eigen::MatrixXd second;  // E[q q^T]
   Eigen::MatrixXd fisher;  // E[w q q^T], w = sum_j p_ij (1 - p_ij)
+  Eigen::MatrixXd readout;  // LayerReadout of the group's heads, by their A^2; the identity without one
 };
 
 // Fits the codes of all heads and puts them into profiles [heads].

@@ -34,6 +34,7 @@ const std::vector<Change>& changes() {
       {"queries not weighted by Fisher", [](NibOptions& n) { n.fisher_weight = false; }, {}},
       {"tokens not weighted (A2)", [](NibOptions& n) { n.token_weight = false; }, {}},
       {"keys without the score metric", [](NibOptions& n) { n.score_metric = false; }, {}},
+      {"values without the readout metric", [](NibOptions& n) { n.readout_metric = false; }, {}},
       {"mean of keys kept", [](NibOptions& n) { n.drop_key_mean = false; }, {}},
       {"one rate for all heads", [](NibOptions& n) { n.allocate = false; }, {}},
       {"no trellis for keys", [](NibOptions& n) { n.key_trellis = false; }, {}},

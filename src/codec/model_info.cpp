@@ -6,8 +6,7 @@
 #include <optional>
 #include <string_view>
 
-#include "core/file.h"
-#include "core/gguf.h"
+#include "codec/model_files.h"
 #include "core/sha256.h"
 #include "headq/error.h"
 #include "headq/spec.h"
@@ -16,96 +15,7 @@ namespace headq {
 namespace {
 
 constexpr int64_t kMaxLayers = 512;  // llama.cpp's own limit
-constexpr int64_t kMaxSize = 1 << 20;
-constexpr int64_t kMaxParts = 99999;  // five digits in the names of split files
 constexpr size_t kSampleBytes = 4096;
-
-// A model's files: one, or the parts of a split one in order.
-struct ModelFiles {
-  std::vector<MappedFile> maps;
-  std::vector<GgufFile> files;  // point into maps
-
-  const GgufFile& first() const { return files.front(); }
-};
-
-class Metadata {
- public:
-  Metadata(const GgufFile& file, const std::string& path) : file_(file), path_(path) {}
-
-  [[noreturn]] void fail(ErrorCode code, std::string_view why) const {
-    throw Error(code, fmt::format("{}: {}", path_, why));
-  }
-
-  std::optional<std::string_view> text(const std::string& key) const {
-    const GgufValue* value = file_.find(key);
-    return value != nullptr ? value->as_string() : std::nullopt;
-  }
-
-  // A whole number in lo..hi; nothing when the key is not there.
-  std::optional<int> number(const std::string& key, int64_t lo, int64_t hi) const {
-    const GgufValue* value = file_.find(key);
-    if (value == nullptr) return std::nullopt;
-    return checked(key, value->as_int(), lo, hi);
-  }
-
-  // One number for all n layers or an array with one for each; empty when the key is not there.
-  std::vector<int> per_layer(const std::string& key, size_t n) const {
-    const GgufValue* value = file_.find(key);
-    if (value == nullptr) return {};
-    if (!value->is_array()) return std::vector<int>(n, checked(key, value->as_int(), 0, kMaxSize));
-    const auto numbers = value->as_ints();
-    if (!numbers || numbers->size() != n) {
-      fail(ErrorCode::kCorrupt, fmt::format("{} is not an array of {} numbers", key, n));
-    }
-    std::vector<int> out;
-    for (int64_t x : *numbers) out.push_back(checked(key, x, 0, kMaxSize));
-    return out;
-  }
-
-  bool has_prefix(const std::string& prefix) const {
-    return std::any_of(file_.pairs().begin(), file_.pairs().end(),
-                       [&](const auto& pair) { return pair.first.starts_with(prefix); });
-  }
-
- private:
-  int checked(const std::string& key, std::optional<int64_t> value, int64_t lo, int64_t hi) const {
-    if (!value) fail(ErrorCode::kCorrupt, fmt::format("{} is not a whole number", key));
-    if (*value < lo || *value > hi) {
-      fail(ErrorCode::kCorrupt, fmt::format("{} {} is not in {}..{}", key, *value, lo, hi));
-    }
-    return static_cast<int>(*value);
-  }
-
-  const GgufFile& file_;
-  const std::string& path_;
-};
-
-// Name of part i (from 0) of the split model whose first part is path.
-std::string part_name(const std::string& path, int i, int n) {
-  const auto suffix = [&](int part) { return fmt::format("-{:05}-of-{:05}.gguf", part + 1, n); };
-  if (!path.ends_with(suffix(0))) {
-    throw Error(ErrorCode::kMismatch,
-                fmt::format("{}: the first of {} files, but its name does not end in {}", path, n,
-                            suffix(0)));
-  }
-  return path.substr(0, path.size() - suffix(0).size()) + suffix(i);
-}
-
-ModelFiles open_model(const std::string& path) {
-  ModelFiles out;
-  const auto add = [&out](const std::string& name) {
-    out.maps.emplace_back(name);
-    out.files.push_back(GgufFile::parse(out.maps.back().bytes(), name));
-  };
-  add(path);
-  const Metadata meta(out.first(), path);
-  const int n_parts = meta.number("split.count", 0, kMaxParts).value_or(1);
-  if (meta.number("split.no", 0, kMaxParts).value_or(0) != 0) {
-    meta.fail(ErrorCode::kMismatch, "a later file of a split model; name the first one");
-  }
-  for (int i = 1; i < n_parts; ++i) add(part_name(path, i, n_parts));
-  return out;
-}
 
 // Feeds a hash with fields that cannot run into each other.
 class FieldHash {
@@ -162,7 +72,7 @@ std::string fingerprint_of(const ModelFiles& model, const std::string& arch) {
 // Works out which layer has a cache of which shape.
 class LayerReader {
  public:
-  LayerReader(const ModelFiles& model, const Metadata& meta, const std::string& arch)
+  LayerReader(const ModelFiles& model, const ModelMetadata& meta, const std::string& arch)
       : model_(model), meta_(meta), arch_(arch) {}
 
   std::vector<LayerShape> run(bool is_recurrent) {
@@ -248,7 +158,7 @@ class LayerReader {
   }
 
   const ModelFiles& model_;
-  const Metadata& meta_;
+  const ModelMetadata& meta_;
   const std::string& arch_;
   size_t n_block_ = 0;
   std::vector<int> n_head_, n_head_kv_;  // [n_block]
@@ -256,7 +166,7 @@ class LayerReader {
   LayerShape full_, windowed_;           // head_dims alone
 };
 
-bool has_recurrent_layers(const Metadata& meta, const std::string& arch) {
+bool has_recurrent_layers(const ModelMetadata& meta, const std::string& arch) {
   for (const char* group : {".ssm.", ".wkv.", ".shortconv.", ".kda."}) {
     if (meta.has_prefix(arch + group)) return true;
   }
@@ -266,8 +176,8 @@ bool has_recurrent_layers(const Metadata& meta, const std::string& arch) {
 }  // namespace
 
 ModelInfo ModelInfo::load(const std::string& path) {
-  const ModelFiles model = open_model(path);
-  const Metadata meta(model.first(), path);
+  const ModelFiles model = ModelFiles::open(path);
+  const ModelMetadata meta(model.first(), path);
   ModelInfo info;
   if (meta.text("general.type") == "headq-profile") {
     meta.fail(ErrorCode::kMismatch, "a headq profile, not a model");

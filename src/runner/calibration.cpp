@@ -3,10 +3,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <optional>
 
 #include "headq/calibrate.h"
 #include "headq/error.h"
 #include "runner/observing.h"
+#include "runner/readout.h"
 
 namespace headq {
 namespace {
@@ -59,6 +61,8 @@ Calibration::Calibration(const Model& model, std::span<const ChunkedText> texts,
   for (const ChunkRef& ref : deal_chunks(texts, options.n_chunks)) {
     chunks.push_back(texts[static_cast<size_t>(ref.text)].input(ref.chunk));
   }
+  std::optional<ReadoutObserver> readout;
+  if (has_nib(options.nib)) readout.emplace(model);
   size_t done = 0;
   observe_chunks(model, chunks, options.n_threads,
                  {.begin_chunk = [&] { calibrator_.begin_chunk(); },
@@ -66,7 +70,12 @@ Calibration::Calibration(const Model& model, std::span<const ChunkedText> texts,
                   .chunk_done =
                       [&] {
                         if (options.progress) options.progress(++done, chunks.size());
-                      }});
+                      },
+                  .tensors = readout ? &*readout : nullptr});
+  if (!readout) return;
+  for (auto& [il, layer] : readout->readouts()) {
+    n_readouts_ += static_cast<int>(calibrator_.set_readout(il, layer));
+  }
 }
 
 Profile Calibration::profile(const NibOptions& nib) const {

@@ -57,9 +57,13 @@ class Calibration {
     return calibrator_.expected_errors(nib, rates);
   }
 
+  // Layers whose values are weighted by what W_O makes of them in the residual stream.
+  int n_readouts() const { return n_readouts_; }
+
  private:
   const Model& model_;
   int n_ctx_;
+  int n_readouts_ = 0;
   Calibrator calibrator_;
 };
 

@@ -111,7 +111,7 @@ Model Model::load(const std::string& path, Device device) {
     throw Error(ErrorCode::kCorrupt,
                 fmt::format("llama.cpp does not load model '{}': {}", path, take_llama_error()));
   }
-  return Model(model, device, std::move(info));
+  return Model(model, device, path, std::move(info));
 }
 
 int Model::n_ctx_train() const { return llama_model_n_ctx_train(get()); }
@@ -153,6 +153,22 @@ std::vector<int32_t> Model::tokenize(const std::string& text) const {
   return tokens;
 }
 
+namespace {
+
+// False when the observer failed: the graph is not computed further.
+bool observe_tensor(ggml_tensor* tensor, bool ask, void* observer) {
+  auto* own = static_cast<TensorObserver*>(observer);
+  try {
+    if (!own->wants(*tensor)) return !ask;
+    if (!ask) own->take(*tensor);
+    return true;
+  } catch (const std::exception&) {
+    return false;
+  }
+}
+
+}  // namespace
+
 void check_cpu_cache(const std::string& name) { cache_type(name); }
 
 void Context::Free::operator()(llama_context* context) const { llama_free(context); }
@@ -175,6 +191,10 @@ Context::Context(const Model& model, const ContextOptions& options)
       model.device() == Device::kCpu ? cache_type(options.cpu_cache) : GGML_TYPE_F16;
   params.swa_full = false;  // as llama.cpp's programs do: window layers keep their window only
   params.no_perf = true;
+  if (options.tensors != nullptr) {
+    params.cb_eval = observe_tensor;
+    params.cb_eval_user_data = options.tensors;
+  }
   take_llama_error();
   context_.reset(llama_init_from_model(model.get(), params));
   if (context_ == nullptr) {

@@ -11,6 +11,7 @@
 #include "runner/logit_source.h"
 #include "runner/plugin.h"
 
+struct ggml_tensor;
 struct llama_context;
 struct llama_model;
 
@@ -32,6 +33,7 @@ class Model {
 
   Device device() const { return device_; }
   const ModelInfo& info() const { return info_; }
+  const std::string& path() const { return path_; }
   int n_ctx_train() const;
   int n_vocab() const;
   // Token that starts every text, or -1 when the model wants none.
@@ -51,12 +53,21 @@ class Model {
   struct Free {
     void operator()(llama_model* model) const;
   };
-  Model(llama_model* model, Device device, ModelInfo info)
-      : model_(model), device_(device), info_(std::move(info)) {}
+  Model(llama_model* model, Device device, std::string path, ModelInfo info)
+      : model_(model), device_(device), path_(std::move(path)), info_(std::move(info)) {}
 
   std::unique_ptr<llama_model, Free> model_;
   Device device_;
+  std::string path_;
   ModelInfo info_;
+};
+
+// Sees tensors of a model's graphs while they are computed.
+class TensorObserver {
+ public:
+  virtual ~TensorObserver() = default;
+  virtual bool wants(const ggml_tensor& tensor) = 0;
+  virtual void take(const ggml_tensor& tensor) = 0;  // just computed
 };
 
 // Throws Error(kInvalidArgument) when llama.cpp has no cache of the type that ggml calls by this name.
@@ -70,6 +81,7 @@ struct ContextOptions {
   int n_threads = 1;
   CacheSpec cache = {};      // of Device::kPlugin
   std::string profile = {};  // path, or ""
+  TensorObserver* tensors = nullptr;  // null, or one that outlives the context
   std::string cpu_cache = "f16";  // of Device::kCpu: ggml's name of the type of keys and values
 };
 

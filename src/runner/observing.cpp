@@ -31,7 +31,8 @@ void observe_chunks(const Model& model, std::span<const std::vector<int32_t>> ch
                           .n_batch = n_ctx,
                           .n_ubatch = n_ctx,
                           .n_outputs = 1,
-                          .n_threads = n_threads});
+                          .n_threads = n_threads,
+                          .tensors = observer.tensors});
   Plugin& plugin = Plugin::instance();
   const ScopedObserver observing(
       plugin, [&](const headq_observation& o) { observer.observe(observation_of(o)); });

@@ -15,6 +15,7 @@ struct ChunkObserver {
   std::function<void()> begin_chunk = {};
   std::function<void(const Observation&)> observe;  // of every layer of a chunk; may throw
   std::function<void()> chunk_done = {};
+  TensorObserver* tensors = nullptr;  // of other tensors of the graphs, or null
 };
 
 // Runs chunks of equal length, the tokens of a whole context each, through a model on
