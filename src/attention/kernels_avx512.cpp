@@ -50,10 +50,10 @@ float make_tables(const int* term_begin, const float* patterns, const float* c, 
                   int group_end, float* tables) {
   __m512 largest = _mm512_setzero_ps();
   for (int g = group_begin; g < group_end; ++g) {
+    const int begin = term_begin[g], end = term_begin[g + 1];
     __m512 table = _mm512_setzero_ps();
-    for (int i = term_begin[g]; i < term_begin[g + 1]; ++i) {
-      table = _mm512_add_ps(
-          table, _mm512_mul_ps(_mm512_set1_ps(c[i]), _mm512_loadu_ps(patterns + i * 16)));
+    for (int i = begin; i < end; ++i) {
+      table = _mm512_add_ps(table, _mm512_mul_ps(_mm512_set1_ps(c[i]), _mm512_loadu_ps(patterns + i * 16)));
     }
     _mm512_storeu_ps(tables + (g - group_begin) * 16, table);
     largest = _mm512_max_ps(_mm512_abs_ps(table), largest);
@@ -64,11 +64,10 @@ float make_tables(const int* term_begin, const float* patterns, const float* c, 
 // Signed bytes: T = lo + 255 * hi, so that one multiplier byte joins the two in vpdpbusd.
 void quantise_tables(const float* tables, int n_groups, float inv_unit, uint8_t* lo, uint8_t* hi) {
   const __m512 inv = _mm512_set1_ps(inv_unit), inv_base = _mm512_set1_ps(1.0f / 255.0f);
-  const __m512i base = _mm512_set1_epi32(255);
   for (int g = 0; g < n_groups; ++g) {
     const __m512i t = _mm512_cvtps_epi32(_mm512_mul_ps(_mm512_loadu_ps(tables + g * 16), inv));
     const __m512i h = _mm512_cvtps_epi32(_mm512_mul_ps(_mm512_cvtepi32_ps(t), inv_base));
-    const __m512i l = _mm512_sub_epi32(t, _mm512_mullo_epi32(h, base));
+    const __m512i l = _mm512_add_epi32(_mm512_sub_epi32(t, _mm512_slli_epi32(h, 8)), h);
     _mm_storeu_si128(reinterpret_cast<__m128i*>(lo + g * 16), _mm512_cvtepi32_epi8(l));
     _mm_storeu_si128(reinterpret_cast<__m128i*>(hi + g * 16), _mm512_cvtepi32_epi8(h));
   }

@@ -6,15 +6,10 @@
 #include <cstdint>
 #include <cstring>
 
+#include "core/clones.h"
+
 namespace headq {
 namespace {
-
-#if defined(__x86_64__)
-// Every clone gives the same bits: element-wise sums in a fixed order, no fused multiply-adds.
-#define HEADQ_CLONES __attribute__((target_clones("avx512f", "avx2", "default")))
-#else
-#define HEADQ_CLONES
-#endif
 
 constexpr int kRows = 4;  // queries at a time, which share the loads of the keys
 constexpr int kStride = 2 * kRows;  // of the queries looked at: every other four

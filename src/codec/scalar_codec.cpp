@@ -7,6 +7,7 @@
 #include "codec/dot.h"
 #include "codec/nibbles.h"
 #include "codec/transform.h"
+#include "core/clones.h"
 
 namespace headq {
 namespace {
@@ -32,6 +33,10 @@ struct MinMax {
     scale = float_to_half((range.hi - half_to_float(zero)) / static_cast<float>(levels));
   }
 };
+
+HEADQ_CLONES void multiply(const float* a, const float* b, size_t n, float* out) {
+  for (size_t i = 0; i < n; ++i) out[i] = a[i] * b[i];
+}
 
 }  // namespace
 
@@ -72,17 +77,15 @@ void ScalarCodec::plan_segment(const std::vector<int>& channels, int bits, bool 
     coord.levels = token_params && bits == 3 ? 15 : own_levels;
     coord.step = coord.levels / own_levels;
     if (!token_params) {
-      coord.param = layout_.n_params;
-      layout_.n_params += 2;
+      coord.param = layout_.n_params + static_cast<int>(i);
+      coord.zero_param = coord.param + static_cast<int>(list.size());
       ++n_block_coords_;
     }
     place(list[i], half_used);
     order_.push_back(list[i]);
   }
-  if (token_params) {
-    segment.token_params = layout_.n_params;
-    layout_.n_params += 2 * kBlockTokens;
-  }
+  if (token_params) segment.token_params = layout_.n_params;
+  layout_.n_params += 2 * (token_params ? kBlockTokens : static_cast<int>(list.size()));
   segment.group_end = layout_.n_groups;
   segment.term_end = static_cast<int>(slots_.size());
   segment.coord_end = static_cast<int>(order_.size());
@@ -112,6 +115,10 @@ void ScalarCodec::finish_plan() {
     value_terms_.group.push_back(slot.group);
     value_terms_.coord.push_back(slot.coord);
     value_terms_.scale.push_back(static_cast<float>(slot.mult * coord.step));
+    terms_in_order_ = terms_in_order_ && slot.coord == static_cast<int>(term_coord_.size());
+    term_coord_.push_back(slot.coord);
+    term_param_.push_back(coord.param);
+    term_factor_.push_back(static_cast<float>(slot.mult * coord.step));
     for (int n = 0; n < 16; ++n) {
       const int code = (n >> slot.shift) & ((1 << slot.bits) - 1);
       patterns_.push_back(static_cast<float>(code));
@@ -186,7 +193,7 @@ void ScalarCodec::code_segment(const Segment& segment, uint64_t valid, std::vect
     }
     const MinMax stored(range, coord.levels);
     params[coord.param] = stored.scale;
-    params[coord.param + 1] = stored.zero;
+    params[coord.zero_param] = stored.zero;
     const float zero = half_to_float(stored.zero);
     const float scale = half_to_float(stored.scale);
     for (int t = 0; t < kBlockTokens; ++t) {
@@ -290,9 +297,10 @@ void ScalarCodec::decode(const uint8_t* block, int t, float* row) const {
     for (int i = segment.coord_begin; i < segment.coord_end; ++i) {
       const int c = order_[static_cast<size_t>(i)];
       const Coord& coord = coords_[static_cast<size_t>(c)];
-      const Half* pair = params + (coord.param >= 0 ? coord.param : segment.token_params + t);
-      const float scale = half_to_float(pair[0]);
-      const float zero = half_to_float(pair[coord.param >= 0 ? 1 : kBlockTokens]);
+      const bool own = coord.param >= 0;
+      const float scale = half_to_float(params[own ? coord.param : segment.token_params + t]);
+      const float zero =
+          half_to_float(params[own ? coord.zero_param : segment.token_params + kBlockTokens + t]);
       x[c] = zero + scale * static_cast<float>(coord.step * code_of(coord, block, t));
     }
   }
@@ -332,20 +340,22 @@ float ScalarCodec::analyse(const float* q, float* coef, float* zero_coef) const 
 void ScalarCodec::unpack(const float* params, float* unpacked) const {
   const size_t n_terms = slots_.size();
   for (size_t i = 0; i < n_terms; ++i) {
-    const Coord& coord = coords_[static_cast<size_t>(slots_[i].coord)];
-    const float scale = coord.param >= 0 ? params[coord.param] : 1.0f;
-    unpacked[i] = scale * static_cast<float>(slots_[i].mult * coord.step);
+    const float scale = term_param_[i] >= 0 ? params[term_param_[i]] : 1.0f;
+    unpacked[i] = scale * term_factor_[i];
   }
   for (size_t c = 0; c < coords_.size(); ++c) {
-    const int param = coords_[c].param;
-    unpacked[n_terms + c] = param >= 0 ? params[param + 1] : 0.0f;
+    const int zero = coords_[c].zero_param;
+    unpacked[n_terms + c] = zero >= 0 ? params[zero] : 0.0f;
   }
 }
 
 float ScalarCodec::term_coefficients(const float* coef, const float* unpacked, float* c) const {
   const size_t n_terms = slots_.size();
-  const int* coord = value_terms_.coord.data();
-  for (size_t i = 0; i < n_terms; ++i) c[i] = coef[coord[i]] * unpacked[i];
+  if (terms_in_order_) {
+    multiply(coef, unpacked, n_terms, c);
+  } else {
+    for (size_t i = 0; i < n_terms; ++i) c[i] = coef[term_coord_[i]] * unpacked[i];
+  }
   return dot(coef, unpacked + n_terms, coords_.size());
 }
 
@@ -361,9 +371,8 @@ void ScalarCodec::coordinates(const uint8_t* block, float* y) const {
   for (const Segment& segment : segments_) {
     for (int i = segment.coord_begin; i < segment.coord_end; ++i) {
       const int c = order_[static_cast<size_t>(i)];
-      const int param = coords_[static_cast<size_t>(c)].param;
-      std::fill_n(y + c * kBlockTokens, kBlockTokens,
-                  param >= 0 ? half_to_float(params[param + 1]) : 0.0f);
+      const int zero = coords_[static_cast<size_t>(c)].zero_param;
+      std::fill_n(y + c * kBlockTokens, kBlockTokens, zero >= 0 ? half_to_float(params[zero]) : 0.0f);
     }
     for (int i = segment.term_begin; i < segment.term_end; ++i) {
       const size_t slot = static_cast<size_t>(i);

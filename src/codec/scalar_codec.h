@@ -67,7 +67,8 @@ class ScalarCodec : public Codec {
     int levels = 0;  // the parameters' range in units of scale
     int step = 1;    // units of scale per code (5 for 2 bits that share a range with 4 bits)
     int first_slot = 0;
-    int param = -1;  // offset in halves of its (scale, zero); -1 when they are a token's
+    int param = -1;  // offset in halves of its scale in the block; -1 when that is a token's
+    int zero_param = -1;
   };
 
   void plan_segment(const std::vector<int>& coords, int bits, bool token_params);
@@ -95,6 +96,11 @@ class ScalarCodec : public Codec {
   std::vector<float> patterns_;
   ValueTerms value_terms_;
   int n_block_coords_ = 0;
+  // What a term's coefficient is made of, by term: its coordinate and the parameter and factor of its
+  // scale. Lists, so that making tables for a block is a few straight loops.
+  std::vector<int> term_coord_, term_param_;
+  std::vector<float> term_factor_;
+  bool terms_in_order_ = true;  // term i is of coordinate i
 };
 
 }  // namespace headq

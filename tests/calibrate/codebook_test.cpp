@@ -94,6 +94,22 @@ TEST(FitCodebook, GridsLeaveTheErrorOfTheirSteps) {
   EXPECT_LT(wide, 1.3e-3);  // one nibble leaves 9.5e-3
 }
 
+// A token far out that counts much is inside the grid: clipping it would leave more than all others.
+TEST(FitCodebook, GridsReachRareTokensThatCount) {
+  CodebookSamples samples = white(8192, 1, 6);
+  for (size_t i = 0; i < samples.n(); i += 512) {
+    samples.rows[i] = i % 1024 == 0 ? 12.0f : -12.0f;
+    samples.weights[i] = 20.0f;
+  }
+  const std::vector<NibbleCut> one = {{0, 1, kCoarse}, {0, 1, kFine}};
+  CodebookSamples far;
+  far.n_coords = 1;
+  far.rows = {12.0f, -12.0f};
+  far.weights = {1.0f, 1.0f};
+  EXPECT_LT(held_out_error(fit_codebook(samples, one, {}).code, far), 0.01);
+  EXPECT_GT(held_out_error(fit_codebook(white(8192, 1, 6), one, {}).code, far), 10.0);
+}
+
 // A nibble behind a grid is searched together with it: the grid gives up some of its own accuracy,
 // which is below what it saves the next coordinate.
 TEST(FitCodebook, AGridHelpsTheNibbleBehindIt) {

@@ -40,12 +40,14 @@ struct Text {
   }
 };
 
-Profile fitted(const Text& text, const NibOptions& nib, int n_samples = 4096) {
+Profile fitted(const Text& text, const NibOptions& nib, int n_samples = 4096,
+               const LayerReadout& readout = {}) {
   Calibrator calibrator({.n_samples = n_samples, .n_threads = nib.n_threads});
   for (int chunk = 0; chunk < 3; ++chunk) {
     calibrator.begin_chunk();
     calibrator.observe(text.observation());
   }
+  if (!readout.metric.empty()) calibrator.set_readout(0, readout);
   Profile profile = calibrator.finish();
   calibrator.fit_nib(nib, profile);
   return profile;
@@ -124,6 +126,68 @@ TEST(FitNib, NibblesGoWhereScoresAreLoud) {
   uniform.allocate = false;
   const Profile alike = fitted(Text(4, 3.0f), uniform);
   EXPECT_EQ(alike.heads[1].key_nib.n_nibbles(), alike.heads[0].key_nib.n_nibbles());
+}
+
+// A readout of four query heads: gain[h] times a diagonal that counts the channels from `first` on.
+LayerReadout readout(const std::vector<float>& gain, int first) {
+  LayerReadout out;
+  out.d_v = kDim;
+  for (float g : gain) {
+    for (int i = 0; i < kDim * kDim; ++i) {
+      out.metric.push_back(i % (kDim + 1) == 0 && i / kDim >= first ? g : 0.0f);
+    }
+  }
+  return out;
+}
+
+// Squared error of rows of values that were not fitted to, of one head, over channels [first, end).
+double value_error(const Profile& profile, const Text& text, int h, int first, int end) {
+  const auto codec = make_value_codec(KvSpec::parse(profile.nib).v, kDim,
+                                      &profile.heads[static_cast<size_t>(h)]);
+  std::vector<uint8_t> block(codec->layout().bytes());
+  std::vector<float> rows, row(kDim);
+  for (int t = 0; t < kBlockTokens; ++t) {
+    const float* v = text.v.data() + (t * 2 + h) * kDim;
+    rows.insert(rows.end(), v, v + kDim);
+  }
+  codec->encode(rows.data(), ~uint64_t{0}, block.data());
+  double sum = 0.0;
+  for (int t = 0; t < kBlockTokens; ++t) {
+    codec->decode(block.data(), t, row.data());
+    for (int c = first; c < end; ++c) {
+      sum += std::pow(rows[static_cast<size_t>(t * kDim + c)] - row[static_cast<size_t>(c)], 2);
+    }
+  }
+  return sum;
+}
+
+// Values are coded for what W_O reads: the head it reads louder gets more nibbles, and channels that
+// it does not read cost none.
+TEST(FitNib, ValuesAreCodedForTheirReadout) {
+  const Text text(11, 1.0f), held_out(12, 1.0f);
+  const Profile plain = fitted(text, nib("dense/nib2"));
+  const Profile loud = fitted(text, nib("dense/nib2"), 4096, readout({1.0f, 1.0f, 16.0f, 16.0f}, 0));
+  EXPECT_GT(loud.heads[1].value_nib.n_nibbles(), loud.heads[0].value_nib.n_nibbles() + 4);
+  EXPECT_EQ(total_nibbles(loud, &HeadProfile::value_nib), total_nibbles(plain, &HeadProfile::value_nib));
+  const Profile half = fitted(text, nib("dense/nib2"), 4096, readout({1.0f, 1.0f, 1.0f, 1.0f}, kDim / 2));
+  EXPECT_LT(value_error(half, held_out, 0, kDim / 2, kDim), 0.5 * value_error(plain, held_out, 0, kDim / 2, kDim));
+  EXPECT_GT(value_error(half, held_out, 0, 0, kDim / 2), 2.0 * value_error(plain, held_out, 0, 0, kDim / 2));
+  NibOptions off = nib("dense/nib2");
+  off.readout_metric = false;
+  EXPECT_EQ(fitted(text, off, 4096, readout({1.0f, 1.0f, 16.0f, 16.0f}, 0)).heads[1].value_nib,
+            plain.heads[1].value_nib);
+}
+
+TEST(FitNib, AReadoutThatDoesNotFitIsNotTaken) {
+  Calibrator calibrator({.n_samples = 512});
+  calibrator.begin_chunk();
+  calibrator.observe(Text(1, 1.0f).observation());
+  EXPECT_TRUE(calibrator.set_readout(0, readout({1.0f, 1.0f, 1.0f, 1.0f}, 0)));
+  EXPECT_FALSE(calibrator.set_readout(1, readout({1.0f, 1.0f, 1.0f, 1.0f}, 0)));
+  EXPECT_FALSE(calibrator.set_readout(0, readout({1.0f, 1.0f, 1.0f}, 0)));
+  LayerReadout other = readout({1.0f, 1.0f, 1.0f, 1.0f}, 0);
+  other.d_v = kDim / 2;
+  EXPECT_FALSE(calibrator.set_readout(0, other));
 }
 
 // An offset that all keys share is invisible to softmax: it must cost nothing.
