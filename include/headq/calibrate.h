@@ -38,8 +38,8 @@ struct NibOptions {
   bool readout_metric = true;  // values: what W_O makes of them in the residual stream
   bool drop_key_mean = true;
   bool allocate = true;        // rates differ by layer and head
-  bool key_trellis = true;
-  bool value_trellis = true;
+  int key_reach = 8;           // a nibble also codes the coordinates of the next, if at most so many;
+  int value_reach = 8;         // 0: no trellis
   int max_group = 8;           // most coordinates that share a nibble
   double shrink = 0.02;        // of the score metric towards a multiple of the identity
   int n_threads = 1;

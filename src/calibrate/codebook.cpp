@@ -25,13 +25,14 @@ constexpr double kWidest = 1.3, kRangeStep = 0.87;
 constexpr double kNearlyAsGood = 1.1;
 constexpr double kRidge = 1e-3;  // of the mean weight of a codeword: keeps unused ones where they are
 
-// Coordinates that each nibble reaches: its own, and with a trellis those of the next nibble, except
-// where that is part of a grid, in whose coordinates three would meet.
-std::vector<int32_t> reach_of(std::span<const NibbleCut> cuts, bool trellis) {
+// Coordinates that each nibble reaches: its own and those of the next nibble, if they are at most
+// `most` and not part of a grid, in whose coordinates three would meet.
+std::vector<int32_t> reach_of(std::span<const NibbleCut> cuts, int most) {
   std::vector<int32_t> reach;
   for (size_t g = 0; g < cuts.size(); ++g) {
     int end = cuts[g].end;
-    if (trellis && g + 1 < cuts.size() && cuts[g + 1].role == NibbleRole::kFitted) {
+    if (g + 1 < cuts.size() && cuts[g + 1].role == NibbleRole::kFitted &&
+        cuts[g + 1].end - cuts[g + 1].first <= most) {
       end = cuts[g + 1].end;
     }
     reach.push_back(cuts[g].first);
@@ -43,8 +44,8 @@ std::vector<int32_t> reach_of(std::span<const NibbleCut> cuts, bool trellis) {
 // The part of the work that belongs to one set of cuts.
 class CodebookFit {
  public:
-  CodebookFit(const CodebookSamples& samples, std::span<const NibbleCut> cuts, bool trellis)
-      : samples_(samples), cuts_(cuts), reach_(reach_of(cuts, trellis)) {
+  CodebookFit(const CodebookSamples& samples, std::span<const NibbleCut> cuts, int reach)
+      : samples_(samples), cuts_(cuts), reach_(reach_of(cuts, reach)) {
     term_begin_.push_back(0);
     for (size_t g = 0; g < cuts_.size(); ++g) {
       term_begin_.push_back(term_begin_.back() +
@@ -84,6 +85,15 @@ class CodebookFit {
     code(n);
     for (size_t g = 0; g < cuts_.size(); ++g) {
       if (cuts_[g].role == NibbleRole::kFitted) solve(n, g);
+    }
+  }
+
+  // A turn that moves the codewords of grids of two coordinates as well: even steps waste some where
+  // rows are rare. Those of one coordinate stay even, see Grid.
+  void iterate_all(size_t n) {
+    iterate(n);
+    for (size_t g = 0; g < cuts_.size(); ++g) {
+      if (is_of_grid_of_two(g)) centre(n, g);
     }
   }
 
@@ -160,9 +170,8 @@ class CodebookFit {
     return {best, least};
   }
 
-  // Grids have 256 (or 64) even steps over a range around 0 and stay as they are: codewords that
-  // crowd in the middle would leave the fine nibble cells of many sizes. Even steps are exact in
-  // 8-bit tables (multiples of 8 up to 120).
+  // Grids begin as 256 (or 64) even steps over a range around 0. Those of 256 stay even: even steps are
+  // exact in 8-bit tables (multiples of 8 up to 120), others would lose as much to rounding.
   struct Grid {
     double coarse_step = 0.0;
     int n_fine = 16;  // steps of the fine nibble for each coordinate
@@ -224,6 +233,37 @@ class CodebookFit {
       for (int s = 0; s < kStates; ++s) {
         const int step = s >> shift & (grid.n_fine - 1);
         table[s] = static_cast<float>((step - (grid.n_fine - 1) / 2.0) * grid.coarse_step / grid.n_fine);
+      }
+    }
+  }
+
+  bool is_of_grid_of_two(size_t g) const {
+    const auto is_wide = [this](size_t i) {
+      return i < cuts_.size() && cuts_[i].role == NibbleRole::kFine && cuts_[i].end - cuts_[i].first == 2;
+    };
+    if (cuts_[g].role != NibbleRole::kCoarse) return is_wide(g);
+    const bool fine_before = g > 0 && is_wide(g - 1) && cuts_[g - 1].end == cuts_[g].end;
+    const bool fine_behind = is_wide(g + 1) && cuts_[g + 1].first == cuts_[g].first;
+    return fine_before || fine_behind;
+  }
+
+  // The least-squares codewords of one nibble at its own coordinates, all other codewords as they are.
+  void centre(size_t n, size_t g) {
+    for (int c = cuts_[g].first; c < cuts_[g].end; ++c) {
+      std::array<double, kStates> sum{}, weight{};
+      for (size_t i = 0; i < n; ++i) {
+        const uint8_t* nibbles = nibbles_.data() + i * cuts_.size();
+        double e = samples_.row(i)[c];
+        for (size_t h = g > 0 ? g - 1 : g; h < std::min(g + 2, cuts_.size()); ++h) {
+          if (c < reach_[2 * h] || c >= reach_[2 * h + 1]) continue;
+          e -= table_[(term_begin_[h] + static_cast<size_t>(c - reach_[2 * h])) * kStates + nibbles[h]];
+        }
+        sum[nibbles[g]] += samples_.weights[i] * e;
+        weight[nibbles[g]] += samples_.weights[i];
+      }
+      float* table = table_.data() + (term_begin_[g] + static_cast<size_t>(c - reach_[2 * g])) * kStates;
+      for (size_t s = 0; s < kStates; ++s) {
+        if (weight[s] > 0.0) table[s] += static_cast<float>(sum[s] / weight[s]);
       }
     }
   }
@@ -354,7 +394,7 @@ void quantise(const std::vector<float>& table, NibCode& code) {
 
 FittedCodebook fit_codebook(const CodebookSamples& samples, std::span<const NibbleCut> cuts,
                             const CodebookOptions& options) {
-  CodebookFit fit(samples, cuts, options.trellis);
+  CodebookFit fit(samples, cuts, options.reach);
   const size_t few = std::min(samples.n(), kAnnealedRows);
   Random random(options.seed);
   fit.start(few, random);
@@ -362,7 +402,7 @@ FittedCodebook fit_codebook(const CodebookSamples& samples, std::span<const Nibb
     fit.iterate(few);
     fit.shake(kHeat * (1.0 - static_cast<double>(i) / options.n_annealed), random);
   }
-  for (int i = 0; i < options.n_iterations; ++i) fit.iterate(samples.n());
+  for (int i = 0; i < options.n_iterations; ++i) fit.iterate_all(samples.n());
   FittedCodebook out;
   out.code.reach = fit.reach();
   quantise(fit.table(), out.code);

@@ -20,7 +20,7 @@ struct CodebookSamples {
 };
 
 struct CodebookOptions {
-  bool trellis = true;   // nibbles also reach the coordinates of the next one
+  int reach = 8;         // nibbles also reach the coordinates of the next one, if at most so many
   int n_annealed = 30;    // first turns, on some of the rows, with noise that dies away
   int n_iterations = 6;   // turns on all rows
   uint64_t seed = 1;

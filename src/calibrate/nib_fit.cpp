@@ -146,7 +146,7 @@ std::vector<float> top_rows(const Matrix& m, int n) {
 }
 
 NibCode fit_code(const Analysed& analysed, const Matrix& rows, std::span<const NibbleCut> cuts,
-                 bool trellis, uint64_t seed) {
+                 int reach, uint64_t seed) {
   const int n_coords = cuts.back().end;
   CodebookSamples samples;
   samples.n_coords = n_coords;
@@ -154,7 +154,7 @@ NibCode fit_code(const Analysed& analysed, const Matrix& rows, std::span<const N
   const Matrix y = (rows.rowwise() - analysed.mean.transpose()) *
                    analysed.analysis.topRows(n_coords).transpose();
   samples.rows = top_rows(y, static_cast<int>(y.rows()));
-  FittedCodebook fitted = fit_codebook(samples, cuts, {.trellis = trellis, .seed = seed});
+  FittedCodebook fitted = fit_codebook(samples, cuts, {.reach = reach, .seed = seed});
   NibCode code = std::move(fitted.code);
   for (Eigen::Index i = 0; i < analysed.mean.size(); ++i) {
     code.mean.push_back(static_cast<float>(analysed.mean[i]));
@@ -208,8 +208,8 @@ class SideFit {
   }
 
   NibCode fit(size_t h, int n_nibbles) const {
-    const bool trellis = side_ == Side::kKeys ? options_.key_trellis : options_.value_trellis;
-    return fit_code(analysed_[h], sample_rows(heads_[h], side_), curves_[h].cut(n_nibbles), trellis,
+    const int reach = side_ == Side::kKeys ? options_.key_reach : options_.value_reach;
+    return fit_code(analysed_[h], sample_rows(heads_[h], side_), curves_[h].cut(n_nibbles), reach,
                     1 + h);
   }
 

@@ -49,7 +49,7 @@ double held_out_error(const NibCode& code, const CodebookSamples& samples) {
 // fitted to 8,192 samples are up to 8 % worse on others, mostly for the two outer levels.
 TEST(FitCodebook, OneCoordinateIsLloydMax) {
   constexpr double kLloydMax = 0.009497;
-  const auto fitted = fit_codebook(white(8192, 4, 1), cuts_of(4, 1), {.trellis = false});
+  const auto fitted = fit_codebook(white(8192, 4, 1), cuts_of(4, 1), {.reach = 0});
   const double error = held_out_error(fitted.code, white(8192, 4, 2));
   EXPECT_GT(error, 0.97 * kLloydMax);
   EXPECT_LT(error, 1.08 * kLloydMax);
@@ -66,7 +66,7 @@ TEST(FitCodebook, TrellisGainsOnWhiteNoise) {
   } kCases[] = {{1, 0.9}, {2, 0.6}, {4, 0.1}};
   for (const auto& [width, least_gain_db] : kCases) {
     const auto cuts = cuts_of(48 / width, width);
-    const double plain = held_out_error(fit_codebook(train, cuts, {.trellis = false}).code, test);
+    const double plain = held_out_error(fit_codebook(train, cuts, {.reach = 0}).code, test);
     const double trellis = held_out_error(fit_codebook(train, cuts, {}).code, test);
     EXPECT_GT(10 * std::log10(plain / trellis), least_gain_db) << width;
     EXPECT_GT(trellis, std::exp2(-8.0 / width)) << width;
@@ -116,7 +116,7 @@ TEST(FitCodebook, AGridHelpsTheNibbleBehindIt) {
   const CodebookSamples train = white(8192, 2, 8), test = white(8192, 2, 9);
   const std::vector<NibbleCut> cuts = {{0, 1, kCoarse}, {0, 1, kFine}, {1, 2}};
   EXPECT_LT(held_out_error(fit_codebook(train, cuts, {}).code, test),
-            held_out_error(fit_codebook(train, cuts, {.trellis = false}).code, test));
+            held_out_error(fit_codebook(train, cuts, {.reach = 0}).code, test));
 }
 
 // Rows that weigh nothing must not bend the codewords. They do take places among the rows that the

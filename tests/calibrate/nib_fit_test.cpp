@@ -205,7 +205,7 @@ TEST(FitNib, EachPartOfTheMethodHelps) {
   };
   const double all = error(nib("nib2/dense"));
   NibOptions changed = nib("nib2/dense");
-  changed.key_trellis = false;
+  changed.key_reach = 0;
   EXPECT_GT(error(changed), 1.02 * all);
   changed = nib("nib2/dense");
   changed.max_group = 1;
