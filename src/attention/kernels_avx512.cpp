@@ -212,9 +212,11 @@ __m512i nibbles_of(const uint8_t* codes) {
 // registers. Lanes hold at most 16 blocks of 4 * 255 * 128 each.
 constexpr int kTermsAtOnce = 3;
 
+// has_high: bit b says that some high byte of the queries' weights of block b is not 0. Where attention
+// is sharp, most blocks have none.
 template <int kQueries>
-void value_dots_of(const uint8_t* const* codes, int n_blocks, const int* group, const int8_t* tables,
-                   int n_terms, const uint8_t* w, int n_queries, int64_t* out) {
+void value_dots_of(const uint8_t* const* codes, int n_blocks, uint32_t has_high, const int* group,
+                   const int8_t* tables, int n_terms, const uint8_t* w, int n_queries, int64_t* out) {
   const auto term = [n_terms](int i) { return i < n_terms ? i : n_terms - 1; };
   ptrdiff_t offset[kTermsAtOnce];
   __m512i table[kTermsAtOnce], high[kTermsAtOnce][kQueries], low[kTermsAtOnce][kQueries];
@@ -227,20 +229,25 @@ void value_dots_of(const uint8_t* const* codes, int n_blocks, const int* group, 
     for (int q = 0; q < kQueries; ++q) high[i][q] = low[i][q] = _mm512_setzero_si512();
   }
   for (int b = 0; b < n_blocks; ++b, w += n_queries * kWeightBytes) {
-    __m512i high_weights[kQueries], low_weights[kQueries];
-    HEADQ_UNROLL
-    for (int q = 0; q < kQueries; ++q) {
-      high_weights[q] = _mm512_loadu_si512(w + q * kWeightBytes);
-      low_weights[q] = _mm512_loadu_si512(w + q * kWeightBytes + 64);
-    }
+    __m512i weights[kQueries], x[kTermsAtOnce];
     HEADQ_UNROLL
     for (int i = 0; i < kTermsAtOnce; ++i) {
-      const __m512i x = _mm512_shuffle_epi8(table[i], nibbles_of(codes[b] + offset[i]));
+      x[i] = _mm512_shuffle_epi8(table[i], nibbles_of(codes[b] + offset[i]));
+    }
+    HEADQ_UNROLL
+    for (int q = 0; q < kQueries; ++q) weights[q] = _mm512_loadu_si512(w + q * kWeightBytes + 64);
+    HEADQ_UNROLL
+    for (int i = 0; i < kTermsAtOnce; ++i) {
       HEADQ_UNROLL
-      for (int q = 0; q < kQueries; ++q) {
-        high[i][q] = _mm512_dpbusd_epi32(high[i][q], high_weights[q], x);
-        low[i][q] = _mm512_dpbusd_epi32(low[i][q], low_weights[q], x);
-      }
+      for (int q = 0; q < kQueries; ++q) low[i][q] = _mm512_dpbusd_epi32(low[i][q], weights[q], x[i]);
+    }
+    if ((has_high >> b & 1) == 0) continue;
+    HEADQ_UNROLL
+    for (int q = 0; q < kQueries; ++q) weights[q] = _mm512_loadu_si512(w + q * kWeightBytes);
+    HEADQ_UNROLL
+    for (int i = 0; i < kTermsAtOnce; ++i) {
+      HEADQ_UNROLL
+      for (int q = 0; q < kQueries; ++q) high[i][q] = _mm512_dpbusd_epi32(high[i][q], weights[q], x[i]);
     }
   }
   HEADQ_UNROLL
@@ -258,10 +265,19 @@ void value_dots(const uint8_t* const* codes, int n_blocks, const int* group, con
   for (int first = 0; first < n_queries; first += 3) {
     const int n = n_queries - first < 3 ? n_queries - first : 3;
     const auto run = n == 3 ? value_dots_of<3> : n == 2 ? value_dots_of<2> : value_dots_of<1>;
+    uint32_t has_high = 0;
+    for (int b = 0; b < n_blocks; ++b) {
+      __m512i any = _mm512_setzero_si512();
+      for (int q = first; q < first + n; ++q) {
+        any = _mm512_or_si512(any, _mm512_loadu_si512(w + (b * n_queries + q) * kWeightBytes));
+      }
+      has_high |= static_cast<uint32_t>(_mm512_test_epi32_mask(any, any) != 0) << b;
+    }
     for (int i = 0; i < n_terms; i += kTermsAtOnce) {
       const int some = n_terms - i < kTermsAtOnce ? n_terms - i : kTermsAtOnce;
       int64_t sums[3 * kTermsAtOnce];
-      run(codes, n_blocks, group + i, tables + i * 16, some, w + first * kWeightBytes, n_queries, sums);
+      run(codes, n_blocks, has_high, group + i, tables + i * 16, some, w + first * kWeightBytes, n_queries,
+          sums);
       for (int q = 0; q < n; ++q) {
         for (int j = 0; j < some; ++j) {
           out[(first + q) * n_terms + i + j] = static_cast<float>(sums[q * kTermsAtOnce + j]);

@@ -106,6 +106,11 @@ Profile make_profile(const Model& model, const CalibrateArguments& args) {
     nib.kv = split.kv;
   }
   Profile profile = calibration.profile(nib);
+  const int n_layers = static_cast<int>(profile.shapes.size());
+  if (nib.kv.v.is_nib() && calibration.n_readouts() < n_layers) {
+    fmt::print(stderr, "headq: values are coded without W_O, which was found for {} of {} layers\n",
+               calibration.n_readouts(), n_layers);
+  }
   profile.sources = texts.sources;
   return profile;
 }

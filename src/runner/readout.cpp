@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cmath>
 #include <cstring>
 #include <optional>
 #include <string_view>
@@ -104,7 +105,7 @@ std::map<int, LayerReadout> ReadoutObserver::readouts() const {
     const int d = model_.info().layers[index].d_v;
     const Weight w = output_weight(il);
     if (d <= 0 || w.size() == 0 || w.cols() % d != 0) continue;
-    double factor = energies.residual.mean_inverse();
+    double factor = std::sqrt(energies.residual.mean_inverse());
     if (energies.normed.n > 0.0 && energies.projected.n > 0.0) {
       factor *= energies.normed.mean() / energies.projected.mean();
     }
