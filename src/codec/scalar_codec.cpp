@@ -115,7 +115,9 @@ void ScalarCodec::finish_plan() {
     value_terms_.group.push_back(slot.group);
     value_terms_.coord.push_back(slot.coord);
     value_terms_.scale.push_back(static_cast<float>(slot.mult * coord.step));
-    terms_in_order_ = terms_in_order_ && slot.coord == static_cast<int>(term_coord_.size());
+    const int index = static_cast<int>(term_coord_.size());
+    terms_in_order_ = terms_in_order_ && slot.coord == index && order_[static_cast<size_t>(index)] == index &&
+                      coord.param >= 0;
     term_coord_.push_back(slot.coord);
     term_param_.push_back(coord.param);
     term_factor_.push_back(static_cast<float>(slot.mult * coord.step));
@@ -339,6 +341,15 @@ float ScalarCodec::analyse(const float* q, float* coef, float* zero_coef) const 
 // [n_terms] what a term's coefficient is multiplied with, then [n_coef()] the zeros.
 void ScalarCodec::unpack(const float* params, float* unpacked) const {
   const size_t n_terms = slots_.size();
+  if (terms_in_order_) {
+    for (const Segment& segment : segments_) {
+      const size_t first = static_cast<size_t>(segment.term_begin);
+      const size_t n = static_cast<size_t>(segment.term_end) - first;
+      multiply(params + term_param_[first], term_factor_.data() + first, n, unpacked + first);
+      std::copy_n(params + coords_[first].zero_param, n, unpacked + n_terms + first);
+    }
+    return;
+  }
   for (size_t i = 0; i < n_terms; ++i) {
     const float scale = term_param_[i] >= 0 ? params[term_param_[i]] : 1.0f;
     unpacked[i] = scale * term_factor_[i];

@@ -100,7 +100,7 @@ class ScalarCodec : public Codec {
   // scale. Lists, so that making tables for a block is a few straight loops.
   std::vector<int> term_coord_, term_param_;
   std::vector<float> term_factor_;
-  bool terms_in_order_ = true;  // term i is of coordinate i
+  bool terms_in_order_ = true;  // term i is of coordinate i, which has parameters of its own
 };
 
 }  // namespace headq
