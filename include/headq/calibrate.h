@@ -57,8 +57,8 @@ struct SideErrors {
 };
 
 // What errors of a layer's attention output do to the residual stream: for each query head the matrix
-// A of |W_O e|^2 / |x|^2 = e^T A e, e an error of the head's output and x the residual stream that
-// W_O's result is added to, the mean over tokens.
+// A = E[1 / |x|^2]^(1/2) W_h^T W_h with W_h its part of W_O and x the residual stream that the result is
+// added to (docs/nib.md, "The metric").
 struct LayerReadout {
   int d_v = 0;
   std::vector<float> metric;  // [n_head][d_v][d_v]

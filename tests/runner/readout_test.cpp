@@ -96,7 +96,8 @@ TEST(Readout, CountsErrorsInProportionToTheResidualStream) {
   const float* w = reinterpret_cast<const float*>(tensor->data.data());
   double square = 0.0;  // of the first column
   for (size_t o = 0; o < tensor->ne[1]; ++o) square += std::pow(w[o * tensor->ne[0]], 2);
-  EXPECT_NEAR(readout.metric[0], inverse * square, 1e-4 * inverse * square);
+  const double wanted = std::sqrt(inverse) * square;
+  EXPECT_NEAR(readout.metric[0], wanted, 1e-4 * wanted);
 }
 
 }  // namespace
