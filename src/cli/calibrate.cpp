@@ -97,15 +97,17 @@ Profile make_profile(const Model& model, const CalibrateArguments& args) {
        .nib = nib,
        .progress = [&](size_t done, size_t n) { progress->update(done, n); }});
   progress.reset();
+  std::optional<Profile> fitted;
   if (total) {
     const TempFolder folder;
-    const RateSplit split = split_rate(model, calibration, texts.chunked, *total, nib,
+    RateSplit split = split_rate(model, calibration, texts.chunked, *total, nib,
                                        folder.file("total.gguf"));
     fmt::print("{} bits are best split as {} (KLD {:.4f} by keys, {:.4f} by values at {} each)\n",
                *total, split.kv.to_string(), split.key_kld, split.value_kld, *total);
     nib.kv = split.kv;
+    if (split.even.nib == nib.kv.to_string()) fitted = std::move(split.even);
   }
-  Profile profile = calibration.profile(nib);
+  Profile profile = fitted ? std::move(*fitted) : calibration.profile(nib);
   const int n_layers = static_cast<int>(profile.shapes.size());
   if (nib.kv.v.is_nib() && calibration.n_readouts() < n_layers) {
     fmt::print(stderr, "headq: values are coded without W_O, which was found for {} of {} layers\n",

@@ -38,14 +38,14 @@ RateSplit split_rate(const Model& model, const Calibration& calibration,
                      const std::string& scratch) {
   NibOptions options = nib;
   options.kv = {nib_spec(total), nib_spec(total)};
-  const Profile profile = calibration.profile(options);
-  profile.save(scratch);
+  RateSplit out;
+  out.even = calibration.profile(options);
+  out.even.save(scratch);
   CacheSpec keys, values;
   keys.kv = {nib_spec(total), {}};
   values.kv = {{}, nib_spec(total)};
   const std::vector<CacheCandidate> candidates = {{"keys", keys, scratch},
                                                   {"values", values, scratch}};
-  RateSplit out;
   for (const ChunkedText& text : texts) {
     const PerplexityReport report = measure_perplexity(
         model, text.last_chunk(), candidates, {.n_chunks = 1, .n_threads = nib.n_threads});
@@ -53,7 +53,7 @@ RateSplit split_rate(const Model& model, const Calibration& calibration,
     out.value_kld += report.rows[1].summary.kld.value / static_cast<double>(texts.size());
   }
 
-  const double share = key_share(profile);
+  const double share = key_share(out.even);
   std::vector<SideRates> rates = {{total, total}};
   for (double keys_rate = std::max(kMinRate, total - kMostApart);
        keys_rate <= std::min(kMaxRate, total + kMostApart); keys_rate += kStep) {

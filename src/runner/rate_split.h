@@ -9,6 +9,7 @@ namespace headq {
 
 struct RateSplit {
   KvSpec kv;               // nib for both sides
+  Profile even;            // the profile of the total rate on both sides, which was measured
   double key_kld = 0.0;    // of keys alone at the total rate, values dense
   double value_kld = 0.0;  // of values alone
 };
