@@ -22,8 +22,8 @@ struct GroupSize {
 };
 constexpr std::array<GroupSize, 6> kSizes = {
     {{1, 2.03}, {2, 1.53}, {3, 1.39}, {4, 1.34}, {6, 1.27}, {8, 1.22}}};
-constexpr double kGridOfOneExcess = 7.0;  // 8 bits
-constexpr double kGridOfTwoExcess = 4.5;  // 6 bits each
+constexpr double kGridOfOneExcess = 5.3;  // 8 bits
+constexpr double kGridOfTwoExcess = 3.9;  // 6 bits each
 
 // Error of one nibble on coordinates with these variances: reverse water-filling of 4 bits (Cover,
 // Thomas, Elements of Information Theory, 10.3.3), times the excess, at most all of them.
