@@ -50,7 +50,7 @@ TEST(RateCurve, StaysAboveTheRateDistortionBound) {
 }
 
 // A constant factor over the bound of the whole spectrum does not hold: a nibble is 4 bits, which no
-// cut spreads as finely as water-filling does, and grids have an excess of 4.5 and 7. What holds is
+// cut spreads as finely as water-filling does, and grids have an excess of 3.9 and 5.3. What holds is
 // that even cuts are among the choices, each group at its own bound times the excess that was measured
 // for its size.
 TEST(RateCurve, IsNeverWorseThanEvenCuts) {
@@ -67,8 +67,8 @@ TEST(RateCurve, IsNeverWorseThanEvenCuts) {
     EXPECT_LE(curve.distortion(static_cast<int>(24 / size)), even) << size;
   }
   const double power = std::accumulate(spectrum.begin(), spectrum.end(), 0.0);
-  EXPECT_LE(curve.distortion(36), power * std::exp2(-12.0) * 4.5 * (1 + 1e-9));  // 6 bits
-  EXPECT_LE(curve.distortion(48), power * std::exp2(-16.0) * 7.0 * (1 + 1e-9));  // 8 bits
+  EXPECT_LE(curve.distortion(36), power * std::exp2(-12.0) * 3.9 * (1 + 1e-9));  // 6 bits
+  EXPECT_LE(curve.distortion(48), power * std::exp2(-16.0) * 5.3 * (1 + 1e-9));  // 8 bits
 }
 
 constexpr NibbleRole kCoarse = NibbleRole::kCoarse, kFine = NibbleRole::kFine;
