@@ -81,8 +81,8 @@ TEST(FitCodebook, ReportsTheErrorOfItsSamples) {
 
 constexpr NibbleRole kCoarse = NibbleRole::kCoarse, kFine = NibbleRole::kFine;
 
-// Even grids of 256 steps over 4 root mean squares to either side, or of 64 over 3.35, or as far as the
-// largest sample: step^2 / 12 inside, and what lies outside adds.
+// A grid of 256 even steps leaves step^2 / 12 inside its range, and what lies outside adds; one of 64
+// that is fitted leaves less than its even steps would.
 TEST(FitCodebook, GridsLeaveTheErrorOfTheirSteps) {
   const std::vector<NibbleCut> one = {{0, 1, kCoarse}, {0, 1, kFine}};
   const double fine = held_out_error(fit_codebook(white(8192, 1, 6), one, {}).code, white(8192, 1, 7));
