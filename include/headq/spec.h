@@ -26,19 +26,22 @@ enum class SideBasis {
 // What one side of the cache is stored as. Immutable value; parse() and to_string() are inverse.
 //
 //   spec  := base [ side ] | nib
-//   base  := "dense" | "kivi2" | "kivi3" | "kivi4" | "kivi8" | ("token2" | "token4") ["h"] ["c"]
+//   base  := "dense" | ("kivi2" | "kivi3" | "kivi4") [ "w" <n> ] | "kivi8" |
+//            ("token2" | "token4") ["h"] ["c"]
 //   side  := ("+" | "-") "hq" <rank> "x4" [ "@query" | "@key" | "@random" [ ":" <seed> ] ]
 //   nib   := "nib" <rate> [ "@random" [ ":" <seed> ] ] [ "-last" <n> ]
 //
-// "h" rotates each row by an orthonormal Hadamard transform before it is coded, "c" subtracts the
-// profile's mean key first. A "-" in front of the side code subtracts the logit correction instead
-// of adding it (the wrong-sign control). Side codes and "c" are for keys only. The rate of nib is in
-// bits per element, on average over all layers and heads; a profile holds the code of one rate for
-// each side. "@random" names a code that was fitted in a random basis, "-last" subtracts the terms of
-// the last n nibbles of each head (controls).
+// "w" gives n more channels, those with the most visible energy, twice the bits (for keys only, a
+// control for side codes). "h" rotates each row by an orthonormal Hadamard transform before it is
+// coded, "c" subtracts the profile's mean key first. A "-" in front of the side code subtracts the
+// logit correction instead of adding it (the wrong-sign control). Side codes and "c" are for keys
+// only. The rate of nib is in bits per element, on average over all layers and heads; a profile
+// holds the code of one rate for each side. "@random" names a code that was fitted in a random
+// basis, "-last" subtracts the terms of the last n nibbles of each head (controls).
 struct CodecSpec {
   BaseKind base = BaseKind::kDense;
   int bits = 16;          // kivi: 2, 3, 4, 8; token: 2, 4; dense: 16
+  int wide = 0;           // kivi2 to kivi4, keys only: channels with twice the bits
   bool hadamard = false;  // token only
   bool centred = false;   // token only, keys only
   int side_rank = 0;      // 0: no side code; 1..kMaxSideRank
@@ -60,6 +63,7 @@ struct CodecSpec {
 };
 
 inline constexpr int kMaxSideRank = 16;
+inline constexpr int kMaxWide = 128;
 inline constexpr double kMinRate = 0.25, kMaxRate = 8.0;
 inline constexpr int kMinHeadDim = 16;
 inline constexpr int kMaxHeadDim = 256;

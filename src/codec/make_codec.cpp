@@ -21,6 +21,11 @@ void check(const CodecSpec& spec, int head_dim, const HeadProfile* head) {
     throw Error(ErrorCode::kInvalidArgument,
                 fmt::format("side code rank {} is above head_dim {}", spec.side_rank, head_dim));
   }
+  if ((spec.bits == 3 ? head_dim / 2 : 0) + spec.wide > head_dim) {
+    throw Error(ErrorCode::kInvalidArgument,
+                fmt::format("'{}' has more wide channels than the {} of head_dim",
+                            spec.to_string(), head_dim));
+  }
   if (spec.needs_profile() && head == nullptr) {
     throw Error(ErrorCode::kInvalidArgument,
                 fmt::format("codec '{}' needs a profile; make one with headq calibrate",
@@ -66,7 +71,9 @@ std::unique_ptr<Codec> make_key_codec(const CodecSpec& spec, int head_dim,
     return std::make_unique<NibCodec>(head_dim, head->key_nib, spec.wrong_sign);
   }
   ScalarCodec::Config config = base_config(spec, head_dim, false);
-  if (spec.bits == 3) {  // the score sees a channel's error times q_c: energy x spread
+  config.wide = spec.wide;
+  // The score sees a channel's error times q_c: energy x spread.
+  if (spec.bits == 3 || spec.wide != 0) {
     for (int c = 0; c < head_dim; ++c) {
       const size_t i = static_cast<size_t>(c);
       config.energy.push_back(head->query_energy[i] * head->key_variance[i]);

@@ -47,34 +47,39 @@ ScalarCodec::ScalarCodec(Config config) : config_(std::move(config)), kernels_(&
   for (int begin = 0; begin < d; begin += group) {
     std::vector<int> channels(static_cast<size_t>(std::min(group, d - begin)));
     std::iota(channels.begin(), channels.end(), begin);
-    plan_segment(channels, config_.bits, config_.token_params);
+    const bool halves = config_.bits == 3;
+    const Widths widths = {.narrow = halves ? 2 : config_.bits,
+                           .n_wide = (halves ? channels.size() / 2 : 0) +
+                                     static_cast<size_t>(config_.wide)};
+    if (widths.n_wide > 0) {
+      std::stable_sort(channels.begin(), channels.end(), [this](int a, int b) {
+        return config_.energy[static_cast<size_t>(a)] > config_.energy[static_cast<size_t>(b)];
+      });
+    }
+    plan_segment(channels, widths, config_.token_params);
   }
   if (config_.side_rank > 0) {
     std::vector<int> side(static_cast<size_t>(config_.side_rank));
     std::iota(side.begin(), side.end(), d);
-    plan_segment(side, 4, false);
+    plan_segment(side, {}, false);
   }
   finish_plan();
 }
 
 // Appends a segment: gives each coordinate its width, nibble and parameters.
-void ScalarCodec::plan_segment(const std::vector<int>& channels, int bits, bool token_params) {
-  std::vector<int> list = channels;
-  size_t n_wide = bits == 3 ? list.size() / 2 : 0;
-  if (bits == 3) {
-    std::stable_sort(list.begin(), list.end(), [this](int a, int b) {
-      return config_.energy[static_cast<size_t>(a)] > config_.energy[static_cast<size_t>(b)];
-    });
-  }
+void ScalarCodec::plan_segment(const std::vector<int>& list, const Widths& widths,
+                               bool token_params) {
+  // A token's two parameters hold for all of its channels, so narrow ones take every few steps.
+  const int shared_levels = (1 << (widths.n_wide > 0 ? 2 * widths.narrow : widths.narrow)) - 1;
   Segment segment{.group_begin = layout_.n_groups,
                   .term_begin = static_cast<int>(slots_.size()),
                   .coord_begin = static_cast<int>(order_.size())};
   bool half_used = false;
   for (size_t i = 0; i < list.size(); ++i) {
     Coord& coord = coords_[static_cast<size_t>(list[i])];
-    coord.width = bits == 3 ? (i < n_wide ? 4 : 2) : bits;
+    coord.width = i < widths.n_wide ? 2 * widths.narrow : widths.narrow;
     const int own_levels = (1 << coord.width) - 1;
-    coord.levels = token_params && bits == 3 ? 15 : own_levels;
+    coord.levels = token_params ? shared_levels : own_levels;
     coord.step = coord.levels / own_levels;
     if (!token_params) {
       coord.param = layout_.n_params + static_cast<int>(i);

@@ -19,7 +19,8 @@ class ScalarCodec : public Codec {
     bool token_params = false;  // parameters per token and channel group; else per channel and block
     int group_channels = 64;    // channels that share a token's parameters
     int bits = 2;               // 2, 3, 4, 8; 3: half the channels at 4 bits, half at 2
-    std::vector<float> energy;  // [head_dim] which channels get the 4 bits; bits == 3 only
+    int wide = 0;  // channels with twice the bits, beside the half of them that 3 bits mean
+    std::vector<float> energy;  // [head_dim] which channels these are, where there are any
     bool hadamard = false;
     std::vector<float> mean;  // [head_dim] or empty
     int side_rank = 0;
@@ -71,7 +72,13 @@ class ScalarCodec : public Codec {
     int zero_param = -1;
   };
 
-  void plan_segment(const std::vector<int>& coords, int bits, bool token_params);
+  // Bits of a segment's coordinates: the first n_wide have twice as many as the others.
+  struct Widths {
+    int narrow = 4;
+    size_t n_wide = 0;
+  };
+
+  void plan_segment(const std::vector<int>& coords, const Widths& widths, bool token_params);
   void place(int coord, bool& half_used);
   void finish_plan();
 

@@ -63,6 +63,9 @@ void parse_base(Parser& in, CodecSpec& spec) {
     spec.base = BaseKind::kKivi;
     spec.bits = static_cast<int>(in.number("bits of kivi", 2, 8));
     if (spec.bits > 4 && spec.bits != 8) in.fail("kivi has 2, 3, 4 or 8 bits");
+    if (spec.bits <= 4 && in.accept("w")) {
+      spec.wide = static_cast<int>(in.number("channels with twice the bits", 1, kMaxWide));
+    }
     return;
   }
   if (in.accept("token")) {
@@ -118,6 +121,10 @@ CodecSpec value_spec(std::string_view text) {
     throw Error(ErrorCode::kInvalidArgument,
                 fmt::format("codec spec '{}': a side code corrects scores, values have none", text));
   }
+  if (spec.wide != 0) {
+    throw Error(ErrorCode::kInvalidArgument,
+                fmt::format("codec spec '{}': wide channels ('w') are for keys only", text));
+  }
   if (spec.wrong_sign != 0) {
     throw Error(ErrorCode::kInvalidArgument,
                 fmt::format("codec spec '{}': the control '-last' is for keys only", text));
@@ -134,7 +141,7 @@ CodecSpec value_spec(std::string_view text) {
 bool CodecSpec::needs_profile() const {
   if (is_nib()) return true;
   const bool side_needs = side_rank != 0 && side_basis != SideBasis::kRandom;
-  const bool split_needs = base == BaseKind::kKivi && bits == 3;
+  const bool split_needs = base == BaseKind::kKivi && (bits == 3 || wide != 0);
   return side_needs || split_needs || centred;
 }
 
@@ -162,6 +169,7 @@ std::string CodecSpec::to_string() const {
   }
   std::string out = "dense";
   if (base == BaseKind::kKivi) out = fmt::format("kivi{}", bits);
+  if (wide != 0) out += fmt::format("w{}", wide);
   if (base == BaseKind::kToken) {
     out = fmt::format("token{}{}{}", bits, hadamard ? "h" : "", centred ? "c" : "");
   }

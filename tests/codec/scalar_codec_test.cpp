@@ -136,6 +136,10 @@ TEST(ScalarCodec, BitsPerElementAreTheSpecsArithmetic) {
   EXPECT_DOUBLE_EQ(bits("kivi3", true), 3.5);
   EXPECT_DOUBLE_EQ(bits("token2", false), 3.0);  // 2 + 32 / 32 channels
   EXPECT_DOUBLE_EQ(bits("token4", true), 5.0);
+  EXPECT_DOUBLE_EQ(bits("kivi2w10", false), 2.5 + 10.0 * 2 / 64);
+  EXPECT_DOUBLE_EQ(bits("kivi2w9", false), 2.5 + 10.0 * 2 / 64);  // half of a nibble is idle
+  EXPECT_DOUBLE_EQ(bits("kivi3w10", false), 3.5 + 10.0 * 2 / 64);
+  EXPECT_DOUBLE_EQ(bits("kivi4w5", false), 4.5 + 5.0 * 4 / 64);
   EXPECT_DOUBLE_EQ(bits("kivi2+hq4x4", false), 2.5 + 4.0 * 4 / 64 + 4.0 * 32 / (64 * 64));
 }
 
@@ -164,6 +168,43 @@ TEST(ScalarCodec, ThreeBitsGiveFourToTheChannelsWithMoreVisibleEnergy) {
   EXPECT_GT(error(keys, 1), 10.0 * error(keys, 0));  // 4 bits against 2: 25 times in theory
   const auto values = coded_rows(*make_value_codec(spec, d, &head), rows);
   EXPECT_GT(error(values, 0), 10.0 * error(values, 1));
+}
+
+TEST(ScalarCodec, WideChannelsAreThoseWithTheMostVisibleEnergy) {
+  const int d = 64;
+  HeadProfile head = planted_profile(d);
+  for (size_t c = 0; c < d; ++c) {  // the product decides: channels 3, 17, 40
+    head.query_energy[c] = c == 3 || c == 40 ? 9.0f : 1.0f;
+    head.key_variance[c] = c == 17 ? 20.0f : c == 5 ? 2.0f : 1.0f;
+  }
+  const std::vector<float> rows = oracle::normal_rows(kBlockTokens, d, 5);
+  const auto coded = [&](const char* text) {
+    return coded_rows(*make_key_codec(CodecSpec::parse(text), d, &head, 0, 0), rows);
+  };
+  const struct {
+    const char* wide;
+    const char* narrow_like;
+    const char* wide_like;
+  } cases[] = {{"kivi2w3", "kivi2", "kivi4"}, {"kivi4w3", "kivi4", "kivi8"}};
+  for (const auto& test : cases) {
+    const auto mixed = coded(test.wide), narrow = coded(test.narrow_like);
+    const auto wide = coded(test.wide_like);
+    for (int t = 0; t < kBlockTokens; ++t) {
+      for (int c = 0; c < d; ++c) {
+        const size_t i = static_cast<size_t>(t * d + c);
+        const bool is_wide = c == 3 || c == 17 || c == 40;
+        ASSERT_EQ(mixed[i], is_wide ? wide[i] : narrow[i]) << test.wide << " " << t << " " << c;
+      }
+    }
+  }
+}
+
+TEST(ScalarCodec, MoreWideChannelsThanThereAreAreRefused) {
+  const HeadProfile head = planted_profile(32);
+  EXPECT_NO_THROW(make_key_codec(CodecSpec::parse("kivi3w16"), 32, &head, 0, 0));
+  EXPECT_THROW(make_key_codec(CodecSpec::parse("kivi3w17"), 32, &head, 0, 0), Error);
+  EXPECT_THROW(make_key_codec(CodecSpec::parse("kivi2w33"), 32, &head, 0, 0), Error);
+  EXPECT_THROW(make_key_codec(CodecSpec::parse("kivi2w1"), 32, nullptr, 0, 0), Error);
 }
 
 TEST(ScalarCodec, InvalidRowsDoNotCount) {

@@ -11,7 +11,8 @@ namespace {
 TEST(Spec, ParseAndToStringAreInverse) {
   for (const char* text :
        {"dense", "kivi2", "kivi3", "kivi4", "kivi8", "token2", "token4", "token2h", "token4c",
-        "token4hc", "kivi2+hq4x4", "kivi2-hq4x4", "kivi2+hq4x4@key", "kivi2+hq16x4@random",
+        "token4hc", "kivi2w9", "kivi3w128", "kivi4w1", "kivi2w9+hq4x4", "kivi2+hq4x4", "kivi2-hq4x4",
+        "kivi2+hq4x4@key", "kivi2+hq16x4@random",
         "kivi2-hq1x4@random:7", "token2hc+hq8x4", "nib2", "nib2.5", "nib0.25", "nib8", "nib2@random",
         "nib2@random:7", "nib2-last8", "nib1.75@random:7-last512"}) {
     EXPECT_EQ(CodecSpec::parse(text).to_string(), text);
@@ -54,6 +55,10 @@ TEST(Spec, BadTextIsRefusedWithTheTextAndTheReason) {
       {"kivi", "2 to 8"},
       {"kivi5", "2, 3, 4 or 8"},
       {"kivi16", "2 to 8"},
+      {"kivi2w0", "1 to 128"},
+      {"kivi2w129", "1 to 128"},
+      {"kivi8w1", "unexpected 'w1'"},
+      {"token2w1", "unexpected 'w1'"},
       {"token3", "2 or 4"},
       {"dense+hq4x4", "no residual"},
       {"kivi2+hq0x4", "1 to 16"},
@@ -92,13 +97,16 @@ TEST(Spec, BadTextIsRefusedWithTheTextAndTheReason) {
 TEST(Spec, ValuesTakeNoSideCodeNoCentringAndNoWrongSign) {
   EXPECT_THROW(KvSpec::parse("kivi2/kivi2+hq4x4"), Error);
   EXPECT_THROW(KvSpec::parse("kivi2/token4c"), Error);
+  EXPECT_ERROR(KvSpec::parse("kivi2/kivi2w9"), ErrorCode::kInvalidArgument,
+               "'kivi2w9': wide channels ('w') are for keys only");
+  EXPECT_EQ(KvSpec::parse("kivi2w9").to_string(), "kivi2w9/kivi2");
   EXPECT_ERROR(KvSpec::parse("nib2/nib2-last8"), ErrorCode::kInvalidArgument,
                "'nib2-last8': the control '-last' is for keys only");
   EXPECT_THROW(KvSpec::parse("kivi2/kivi2/kivi2"), Error);
 }
 
 TEST(Spec, ProfilesAreNeededForBasesMeansAndSplits) {
-  for (const char* text : {"kivi2+hq4x4", "kivi2+hq4x4@key", "token4c", "kivi3", "nib2",
+  for (const char* text : {"kivi2+hq4x4", "kivi2+hq4x4@key", "token4c", "kivi3", "kivi2w1", "nib2",
                            "nib2@random"}) {
     EXPECT_TRUE(CodecSpec::parse(text).needs_profile()) << text;
   }
