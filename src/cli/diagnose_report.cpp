@@ -5,6 +5,7 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
+#include "cli/full_model_report.h"
 #include "cli/table.h"
 
 namespace headq {
@@ -399,8 +400,9 @@ std::string floor_line(const NoiseFloor& f) {
 
 }  // namespace
 
-std::string to_json(const DiagnosisSource& source, const Diagnosis& d) {
-  const Json out = {{"model", source.model},
+std::string to_json(const DiagnosisSource& source, const Diagnosis& d,
+                    const std::optional<FullModel>& full_model) {
+  Json out = {{"model", source.model},
                     {"text", source.text},
                     {"n_ctx", source.n_ctx},
                     {"n_calibration_chunks", source.n_calibration},
@@ -419,13 +421,16 @@ std::string to_json(const DiagnosisSource& source, const Diagnosis& d) {
                       {"deployability", json(d.deployability)},
                       {"direction", json(d.direction)},
                       {"route_flips", json(d.route_flips)}}}};
+  if (full_model) out["experiments"]["full_model"] = full_model_json(*full_model);
   // Names of files may be any bytes; what is no UTF-8 becomes U+FFFD.
   return out.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
 }
 
-std::string to_tables(const DiagnosisSource& source, const Diagnosis& d) {
+std::string to_tables(const DiagnosisSource& source, const Diagnosis& d,
+                      const std::optional<FullModel>& full_model) {
   return tables(d.superiority) + tables(d.counterexamples) + tables(d.null_space) +
-         tables(d.deployability) + tables(d.direction) + tables(d.route_flips) +
+         tables(d.deployability) + tables(d.direction) +
+         (full_model ? full_model_tables(*full_model) : "") + tables(d.route_flips) +
          floor_line(d.floor) +
          fmt::format(
              "{} on {}: {} queries of {} KV heads, {} chunks of {} tokens after {} for "

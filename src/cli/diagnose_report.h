@@ -1,8 +1,10 @@
 #pragma once
 
+#include <optional>
 #include <string>
 
 #include "diagnose/diagnosis.h"
+#include "runner/full_model.h"
 
 namespace headq {
 
@@ -19,9 +21,13 @@ struct DiagnosisSource {
   uint64_t seed = 0;
 };
 
+// full_model: experiment 6, or nothing when it was not run.
+//
 // The report as JSON (docs/diagnose.md has the schema) and as tables for people. Both depend on
 // their arguments alone.
-std::string to_json(const DiagnosisSource& source, const Diagnosis& diagnosis);
-std::string to_tables(const DiagnosisSource& source, const Diagnosis& diagnosis);
+std::string to_json(const DiagnosisSource& source, const Diagnosis& diagnosis,
+                    const std::optional<FullModel>& full_model);
+std::string to_tables(const DiagnosisSource& source, const Diagnosis& diagnosis,
+                      const std::optional<FullModel>& full_model);
 
 }  // namespace headq

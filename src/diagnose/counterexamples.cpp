@@ -85,7 +85,7 @@ double size(const Counterexample& e) {
 }  // namespace
 
 Counterexamples find_counterexamples(std::span<const HeadReadings> heads) {
-  const std::vector<CodecSpec> specs = metric_key_specs();
+  const std::vector<CodecSpec> specs = with_nib(metric_key_specs(), heads);
   Counter by_mse, by_fisher;
   std::map<std::pair<std::string, std::string>, Counterexample> best;
   const auto count = [&](const HeadReadings& head, const KeyCell& a, const KeyCell& b,

@@ -20,13 +20,20 @@ struct HeadFindings {
   KeyReading f16;
 };
 
-std::vector<CodecSpec> all_key_specs() {
+std::vector<CodecSpec> all_key_specs(const HeadSample& sample) {
   std::vector<CodecSpec> specs = metric_key_specs();
   const auto add = [&](const CodecSpec& spec) {
     if (std::find(specs.begin(), specs.end(), spec) == specs.end()) specs.push_back(spec);
   };
   for (const CodecSpec& spec : route_flip_specs()) add(spec);
   for (const CodecSpec& spec : {base_spec(), right_sign_spec(), wrong_sign_spec()}) add(spec);
+  for (const FittedCode& code : sample.codes) add(code.spec);
+  return specs;
+}
+
+std::vector<CodecSpec> all_value_specs(const HeadSample& sample) {
+  std::vector<CodecSpec> specs = metric_value_specs();
+  for (const FittedCode& code : sample.codes) specs.push_back(code.spec);
   return specs;
 }
 
@@ -41,7 +48,7 @@ HeadFindings study(const HeadSample& sample) {
   HeadFindings out;
   out.identity = dense.read_keys(keys);
   out.f16 = dense.read_keys(rounded);
-  out.readings = read_head(dense, all_key_specs(), metric_value_specs());
+  out.readings = read_head(dense, all_key_specs(sample), all_value_specs(sample));
   out.null_space = null_space_head(sample);
   out.deployability = deployability_head(dense);
   return out;

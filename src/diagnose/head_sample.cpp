@@ -75,6 +75,20 @@ size_t HeadSample::n_queries() const {
   return n;
 }
 
+HeadProfile HeadSample::profile_for(const CodecSpec& spec) const {
+  HeadProfile out = profile;
+  if (!spec.is_nib()) return out;
+  const auto code = std::find_if(codes.begin(), codes.end(),
+                                 [&](const FittedCode& c) { return c.spec == spec; });
+  if (code == codes.end()) {
+    throw Error(ErrorCode::kInvalidArgument,
+                fmt::format("no code was fitted for '{}'", spec.to_string()));
+  }
+  out.key_nib = code->key;
+  out.value_nib = code->value;
+  return out;
+}
+
 std::vector<HeadId> choose_heads(std::span<const LayerShape> shapes, int n_max) {
   std::vector<HeadId> all;
   for (size_t il = 0; il < shapes.size(); ++il) {

@@ -7,6 +7,7 @@
 
 #include "headq/calibrate.h"
 #include "headq/profile.h"
+#include "headq/spec.h"
 
 namespace headq {
 
@@ -29,6 +30,12 @@ struct SampleChunk {
   std::vector<float> q;  // [queries.size()][d_k], post-RoPE
 };
 
+// A code of nib for keys and values, fitted on the text that bases were made of.
+struct FittedCode {
+  CodecSpec spec;
+  NibCode key, value;
+};
+
 // What the experiments know of one KV head: keys, values and some queries of the heads that read
 // it, from text that no basis was made of, and the two profiles bases may come from.
 struct HeadSample {
@@ -41,9 +48,13 @@ struct HeadSample {
   int sinks = 4;        // first positions of a chunk that stay dense
   HeadProfile profile;  // calibrated on other text
   HeadProfile oracle;   // calibrated on the very chunks below
+  std::vector<FittedCode> codes;
   std::vector<SampleChunk> chunks;
 
   size_t n_queries() const;
+  // The profile that a codec is to be made with: one of nib needs the code of its rate. Throws
+  // Error(kInvalidArgument) when that was not fitted.
+  HeadProfile profile_for(const CodecSpec& spec) const;
 };
 
 struct SamplerOptions {

@@ -212,11 +212,13 @@ ValueReading DenseAttention::read_values(const CodecSpec& spec, const HeadProfil
 }
 
 double key_bits(const CodecSpec& spec, const HeadSample& sample) {
-  return packed_bits(*make_key_codec(spec, sample.d_k, &sample.profile, sample.layer, sample.head));
+  const HeadProfile profile = sample.profile_for(spec);
+  return packed_bits(*make_key_codec(spec, sample.d_k, &profile, sample.layer, sample.head));
 }
 
 double value_bits(const CodecSpec& spec, const HeadSample& sample) {
-  return packed_bits(*make_value_codec(spec, sample.d_v, &sample.profile));
+  const HeadProfile profile = sample.profile_for(spec);
+  return packed_bits(*make_value_codec(spec, sample.d_v, &profile));
 }
 
 }  // namespace headq

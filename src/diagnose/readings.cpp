@@ -106,6 +106,15 @@ std::vector<CodecSpec> metric_value_specs() {
   return parse_all({"kivi2", "kivi3", "kivi4", "kivi8", "token2", "token2h", "token4", "token4h"});
 }
 
+std::vector<CodecSpec> with_nib(std::vector<CodecSpec> specs,
+                                std::span<const HeadReadings> heads) {
+  if (heads.empty()) return specs;
+  for (const CodecCase& codec : heads.front().key_codecs) {
+    if (codec.spec.is_nib()) specs.push_back(codec.spec);
+  }
+  return specs;
+}
+
 CodecSpec base_spec() { return CodecSpec::parse("kivi2"); }
 CodecSpec right_sign_spec() { return CodecSpec::parse("kivi2+hq4x4"); }
 CodecSpec wrong_sign_spec() { return CodecSpec::parse("kivi2-hq4x4"); }
@@ -121,11 +130,11 @@ HeadReadings read_head(const DenseAttention& dense, std::span<const CodecSpec> k
   out.entropies.assign(dense.entropies().begin(), dense.entropies().end());
   for (const CodecSpec& spec : key_specs) {
     out.key_codecs.push_back({spec, spec.to_string(), key_bits(spec, sample)});
-    out.keys.push_back(dense.read_keys(spec, sample.profile));
+    out.keys.push_back(dense.read_keys(spec, sample.profile_for(spec)));
   }
   for (const CodecSpec& spec : value_specs) {
     out.value_codecs.push_back({spec, spec.to_string(), value_bits(spec, sample)});
-    out.values.push_back(dense.read_values(spec, sample.profile));
+    out.values.push_back(dense.read_values(spec, sample.profile_for(spec)));
   }
   return out;
 }
@@ -140,6 +149,7 @@ std::vector<KeyCell> key_cells(std::span<const HeadReadings> heads,
       base.source = h;
       base.codec = codec;
       base.bits = heads[h].key_codecs[codec].bits;
+      base.own_rate = spec.is_nib();
       append_cells(heads[h], heads[h].keys[codec], base, cells);
     }
   }
@@ -154,6 +164,7 @@ std::vector<ValueCell> value_cells(std::span<const HeadReadings> heads) {
       base.source = h;
       base.codec = codec;
       base.bits = heads[h].value_codecs[codec].bits;
+      base.own_rate = heads[h].value_codecs[codec].spec.is_nib();
       append_cells(heads[h], heads[h].values[codec], base, cells);
     }
   }

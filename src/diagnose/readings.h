@@ -38,6 +38,10 @@ struct HeadReadings {
 std::vector<CodecSpec> metric_key_specs();
 std::vector<CodecSpec> metric_value_specs();
 
+// specs, and behind them the codes of nib that the heads were read through: which these are is the
+// calibration's choice. Each head must have been read through the same.
+std::vector<CodecSpec> with_nib(std::vector<CodecSpec> specs, std::span<const HeadReadings> heads);
+
 // The side code with the sign turned, read beside the codecs above.
 CodecSpec base_spec();
 CodecSpec right_sign_spec();
@@ -53,6 +57,7 @@ struct KeyCell {
   int head = 0;  // query head of the layer
   size_t codec = 0;
   double bits = 0;
+  bool own_rate = false;  // bits are spent over the heads (nib), so they differ from head to head
   double mse = 0, relative_mse = 0, score_error = 0, fisher = 0;
   double kl = 0, output_error = 0;
 };
@@ -63,6 +68,7 @@ struct ValueCell {
   int head = 0;
   size_t codec = 0;
   double bits = 0;
+  bool own_rate = false;
   double mse = 0, relative_mse = 0, weighted = 0;
   double output_error = 0;
 };

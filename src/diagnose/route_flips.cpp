@@ -33,12 +33,21 @@ size_t band_of(double entropy) {
       kEntropyBounds.begin());
 }
 
-std::vector<Case> cases_of(std::span<const HeadReadings> heads) {
+std::vector<CodecSpec> specs_of(std::span<const HeadReadings> heads) {
+  std::vector<CodecSpec> specs = route_flip_specs();
+  for (const CodecSpec& spec : with_nib({}, heads)) {
+    if (spec == CodecSpec::parse("nib2")) specs.push_back(spec);
+  }
+  return specs;
+}
+
+std::vector<Case> cases_of(std::span<const HeadReadings> heads,
+                           std::span<const CodecSpec> specs) {
   std::vector<Case> out;
   int first_query = 0;
   for (size_t h = 0; h < heads.size(); ++h) {
     const HeadReadings& head = heads[h];
-    for (const CodecSpec& spec : route_flip_specs()) {
+    for (const CodecSpec& spec : specs) {
       const KeyReading& reading = head.key(spec);
       for (size_t i = 0; i < reading.queries.size(); ++i) {
         const QueryDamage& query = reading.queries[i];
@@ -136,9 +145,10 @@ std::vector<CodecSpec> route_flip_specs() {
 }
 
 RouteFlips route_flips(std::span<const HeadReadings> heads, const BootstrapOptions& options) {
-  const std::vector<Case> cases = cases_of(heads);
+  const std::vector<CodecSpec> specs = specs_of(heads);
+  const std::vector<Case> cases = cases_of(heads, specs);
   RouteFlips out;
-  for (const CodecSpec& spec : route_flip_specs()) out.codecs.push_back(spec.to_string());
+  for (const CodecSpec& spec : specs) out.codecs.push_back(spec.to_string());
   out.n_cases = cases.size();
   const Clusters by_head = clusters_by(cases, &Case::head);
   out.all = regime(cases, by_head, {}, options);

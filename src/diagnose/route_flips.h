@@ -23,6 +23,7 @@ inline constexpr std::array<const char*, 3> kEntropyBands = {"low", "middle", "h
 inline constexpr size_t kLowEntropy = 0;
 
 std::vector<CodecSpec> route_flip_specs();
+// nib2 is read, too, where heads have it.
 
 // What a set of cases holds. Shares and figures of an empty set, and the intervals of figures (not
 // of shares) that come from fewer than kFewestClusters clusters, have no value.

@@ -34,11 +34,14 @@ std::vector<double> correlate(const Scope& scope, std::span<const size_t> cells)
   return out;
 }
 
-// Mean over groups of the correlation within each; groups where any is undefined are left out.
+// Mean over groups of the correlation within each; groups where any is undefined are left out, and
+// so are cells with a negative label.
 std::vector<double> mean_over_groups(const Scope& scope, std::span<const int> labels,
                                      std::span<const size_t> cells) {
   std::map<int, std::vector<size_t>> groups;
-  for (size_t i : cells) groups[labels[i]].push_back(i);
+  for (size_t i : cells) {
+    if (labels[i] >= 0) groups[labels[i]].push_back(i);
+  }
   std::vector<double> sums(scope.metrics.size() + 1, 0.0);
   double n = 0;
   for (const auto& [label, members] : groups) {
@@ -78,7 +81,7 @@ CellGroups groups_of(std::span<const Cell> cells) {
     groups.source.push_back(static_cast<int>(cell.source));
     groups.layer.push_back(cell.layer);
     groups.head.push_back(cell.layer * kMostHeads + cell.head);
-    groups.rate.push_back(static_cast<int>(std::lround(1000 * cell.bits)));
+    groups.rate.push_back(cell.own_rate ? -1 : static_cast<int>(std::lround(1000 * cell.bits)));
   }
   return groups;
 }
@@ -172,7 +175,7 @@ MetricTable metric_table(std::string harm, std::span<const double> target,
 
 Superiority metric_superiority(std::span<const HeadReadings> heads,
                                const BootstrapOptions& options) {
-  std::vector<KeyCell> keys = key_cells(heads, metric_key_specs());
+  std::vector<KeyCell> keys = key_cells(heads, with_nib(metric_key_specs(), heads));
   std::vector<ValueCell> values = value_cells(heads);
   const auto key_names = number_codecs(keys, heads, &HeadReadings::key_codecs);
   const auto value_names = number_codecs(values, heads, &HeadReadings::value_codecs);

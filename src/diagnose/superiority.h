@@ -74,7 +74,9 @@ struct CellGroups {
   std::vector<int> source;  // KV head
   std::vector<int> layer;
   std::vector<int> head;  // query head
-  std::vector<int> rate;  // codecs of equal bits have the same
+  // Codecs of equal bits have the same; cells with a negative one, whose bits differ from head to
+  // head, are left out where bits have to be equal.
+  std::vector<int> rate;
 };
 
 // The table behind each of the above. baseline and method are indices into metrics.

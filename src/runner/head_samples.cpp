@@ -53,6 +53,42 @@ std::vector<HeadSample> sample_chunks(const Model& model, const ChunkedText& tex
   return sampler.take();
 }
 
+NibOptions nib_options(double rate, int n_threads) {
+  NibOptions nib;
+  nib.kv = KvSpec::parse(fmt::format("nib{}", rate));
+  nib.n_threads = n_threads;
+  return nib;
+}
+
+// The profiles of the calibration chunks.
+std::vector<Profile> fit_profiles(const Calibration& calibration,
+                                  const HeadSampleOptions& options) {
+  if (options.nib_rates.empty()) return {calibration.profile({})};
+  std::vector<Profile> profiles;
+  for (double rate : options.nib_rates) {
+    NibOptions nib = nib_options(rate, options.n_threads);
+    const size_t n_before = profiles.size();
+    nib.progress = [&](size_t done, size_t total) {
+      if (!options.fit_progress) return;
+      options.fit_progress(n_before * total + done, options.nib_rates.size() * total);
+    };
+    profiles.push_back(calibration.profile(nib));
+  }
+  return profiles;
+}
+
+void add_profiles(std::span<const Profile> profiles, const HeadSampleOptions& options,
+                  HeadSample& sample) {
+  sample.profile = head_of(profiles[0], sample.layer, sample.head);
+  for (size_t i = 0; i < options.nib_rates.size(); ++i) {
+    const HeadProfile& head = head_of(profiles[i], sample.layer, sample.head);
+    sample.codes.push_back(
+        {KvSpec::parse(profiles[i].nib).k, head.key_nib, head.value_nib});
+  }
+  sample.profile.key_nib = {};
+  sample.profile.value_nib = {};
+}
+
 }  // namespace
 
 void check_head_samples(const Model& model, const std::string& path, const ChunkedText& text,
@@ -76,27 +112,32 @@ void check_head_samples(const Model& model, const std::string& path, const Chunk
   }
 }
 
-std::vector<HeadSample> collect_head_samples(const Model& model, const std::string& path,
-                                             const ChunkedText& text,
-                                             const HeadSampleOptions& options) {
+HeadSamples collect_head_samples(const Model& model, const std::string& path,
+                                 const ChunkedText& text, const HeadSampleOptions& options) {
   check_head_samples(model, path, text, options);
   const size_t n_steps = static_cast<size_t>(options.n_calibration + options.n_chunks);
   size_t done = 0;
   const auto step = [&] {
     if (options.progress) options.progress(++done, n_steps);
   };
-  const Profile profile = calibrate(model, std::span(&text, 1),
-                                    {.n_chunks = options.n_calibration,
-                                     .n_threads = options.n_threads,
-                                     .progress = [&](size_t, size_t) { step(); }});
+  HeadSamples out;
   Profile oracle;
-  std::vector<HeadSample> samples =
-      sample_chunks(model, text, options.n_calibration, options, oracle, step);
-  for (HeadSample& sample : samples) {
-    sample.profile = head_of(profile, sample.layer, sample.head);
+  {
+    const Calibration calibration(
+        model, std::span(&text, 1),
+        {.n_chunks = options.n_calibration,
+         .n_threads = options.n_threads,
+         .nib = options.nib_rates.empty() ? NibOptions()
+                                          : nib_options(options.nib_rates[0], options.n_threads),
+         .progress = [&](size_t, size_t) { step(); }});
+    out.samples = sample_chunks(model, text, options.n_calibration, options, oracle, step);
+    out.profiles = fit_profiles(calibration, options);
+  }
+  for (HeadSample& sample : out.samples) {
+    add_profiles(out.profiles, options, sample);
     sample.oracle = head_of(oracle, sample.layer, sample.head);
   }
-  return samples;
+  return out;
 }
 
 }  // namespace headq

@@ -15,8 +15,15 @@ struct HeadSampleOptions {
   int n_chunks = 2;       // the chunks after them, which are sampled
   int n_heads = 96;       // most KV heads, evenly spaced over the model
   SamplerOptions sampler;
+  std::vector<double> nib_rates = {};  // of codes to fit on the calibration chunks, for both sides
   int n_threads = 1;
-  ProgressFn progress = {};
+  ProgressFn progress = {};      // of the chunks
+  ProgressFn fit_progress = {};  // of the codes
+};
+
+struct HeadSamples {
+  std::vector<HeadSample> samples;  // with the codes of all rates
+  std::vector<Profile> profiles;    // of the calibration chunks, one for each rate, or one alone
 };
 
 inline constexpr int kMinSampleContext = 256;  // so that queries read some packed blocks
@@ -28,11 +35,10 @@ void check_head_samples(const Model& model, const std::string& path, const Chunk
                         const HeadSampleOptions& options);
 
 // Runs the text through the model with a dense cache, one chunk a graph: the first chunks make the
-// profile, the next ones the samples and the oracle profile. Samples without a query that reads a
+// profiles, the next ones the samples and the oracle profile. Samples without a query that reads a
 // packed block (short sliding windows) are left out. The result is the same for the same input,
 // whatever the number of threads. Throws what check_head_samples() throws.
-std::vector<HeadSample> collect_head_samples(const Model& model, const std::string& path,
-                                             const ChunkedText& text,
-                                             const HeadSampleOptions& options);
+HeadSamples collect_head_samples(const Model& model, const std::string& path,
+                                 const ChunkedText& text, const HeadSampleOptions& options);
 
 }  // namespace headq

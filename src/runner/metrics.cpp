@@ -1,5 +1,7 @@
 #include "runner/metrics.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -20,6 +22,16 @@ std::vector<double> values_of(std::span<const PairedScore> scores, const Fn& fn)
 Estimate root_estimate(const Estimate& square) {
   const double root = std::sqrt(square.value);
   return {root, root > 0 ? 0.5 * square.error / root : 0.0};
+}
+
+// 1 - a / b of two means and its error, given a, b and the first-order change of each by position.
+Estimate removed_share(double a, double b, std::span<const double> da, std::span<const double> db) {
+  if (!(b > 0)) {
+    return {std::numeric_limits<double>::quiet_NaN(), std::numeric_limits<double>::quiet_NaN()};
+  }
+  std::vector<double> change;
+  for (size_t i = 0; i < da.size(); ++i) change.push_back((da[i] - a / b * db[i]) / b);
+  return {1 - a / b, mean_estimate(change).error};
 }
 
 }  // namespace
@@ -97,6 +109,28 @@ PairedScore paired_score(std::span<const float> reference, std::span<const float
           .nll = -log_prob(candidate, norm, token),
           .kld = kl_divergence(reference, ref_norm, candidate, norm),
           .same_top = ref_norm.top == norm.top};
+}
+
+DamageRemoved damage_removed(std::span<const PairedScore> base,
+                             std::span<const PairedScore> candidate) {
+  if (base.empty() || base.size() != candidate.size()) {
+    throw Error(ErrorCode::kInvalidArgument,
+                fmt::format("{} scores of a base do not pair with {} of a candidate", base.size(),
+                            candidate.size()));
+  }
+  const auto kld = [](const PairedScore& s) { return s.kld; };
+  const auto log_ratio = [](const PairedScore& s) { return s.nll - s.nll_reference; };
+  DamageRemoved out;
+  const std::vector<double> kld_base = values_of(base, kld), kld_own = values_of(candidate, kld);
+  out.kld = removed_share(mean_estimate(kld_own).value, mean_estimate(kld_base).value, kld_own,
+                          kld_base);
+  std::vector<double> own = values_of(candidate, log_ratio), of_base = values_of(base, log_ratio);
+  const double ratio = std::exp(mean_estimate(own).value);
+  const double ratio_base = std::exp(mean_estimate(of_base).value);
+  for (double& x : own) x *= ratio;
+  for (double& x : of_base) x *= ratio_base;
+  out.excess_ppl = removed_share(ratio - 1, ratio_base - 1, own, of_base);
+  return out;
 }
 
 PairedSummary summarize(std::span<const PairedScore> scores) {

@@ -62,6 +62,18 @@ struct PairedScore {
 PairedScore paired_score(std::span<const float> reference, std::span<const float> candidate,
                          int32_t token);
 
+// What a change to a cache takes away of the damage of the cache it starts from.
+struct DamageRemoved {
+  Estimate excess_ppl;  // 1 - (PPL - PPL_reference) / (PPL_base - PPL_reference)
+  Estimate kld;         // 1 - KLD / KLD_base
+};
+
+// base, candidate: scores of the same positions against the same reference. Errors are carried to
+// first order from the paired positions. Negative where the candidate does more harm than its base;
+// NaN where the base does none. Throws Error(kInvalidArgument) when sizes differ or are 0.
+DamageRemoved damage_removed(std::span<const PairedScore> base,
+                             std::span<const PairedScore> candidate);
+
 // What a run of paired scores says.
 struct PairedSummary {
   size_t n = 0;

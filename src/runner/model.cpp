@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 #include <llama.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <limits>
 #include <numeric>
@@ -88,6 +89,19 @@ ggml_type cache_type(const std::string& name) {
 }
 
 }  // namespace
+
+double cpu_cache_bits(const std::string& name) {
+  const ggml_type type = cache_type(name);
+  return 8.0 * static_cast<double>(ggml_type_size(type)) /
+         static_cast<double>(ggml_blck_size(type));
+}
+
+bool cpu_cache_serves(const std::string& name, const ModelInfo& info) {
+  const int64_t block = ggml_blck_size(cache_type(name));
+  return std::all_of(info.layers.begin(), info.layers.end(), [&](const LayerShape& shape) {
+    return shape.d_k % block == 0 && shape.d_v % block == 0;
+  });
+}
 
 void Model::Free::operator()(llama_model* model) const { llama_model_free(model); }
 

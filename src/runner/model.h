@@ -20,7 +20,7 @@ namespace headq {
 // Where the KV cache and attention live. Weights are on the CPU in both cases.
 enum class Device {
   kPlugin,  // the plugin's device: caches as their CacheSpec says
-  kCpu,     // llama.cpp's own f16 cache, for validation
+  kCpu,     // llama.cpp's own cache, for validation and comparison
 };
 
 // A model file opened by llama.cpp (memory-mapped). Immutable; contexts of one model may live at
@@ -72,6 +72,9 @@ class TensorObserver {
 
 // Throws Error(kInvalidArgument) when llama.cpp has no cache of the type that ggml calls by this name.
 void check_cpu_cache(const std::string& name);
+double cpu_cache_bits(const std::string& name);  // per element, scales included
+// llama.cpp needs head sizes that are multiples of the type's block of 1 or 32 elements.
+bool cpu_cache_serves(const std::string& name, const ModelInfo& info);
 
 struct ContextOptions {
   int n_ctx = 2048;

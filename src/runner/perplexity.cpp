@@ -141,6 +141,45 @@ int chunks_to_run(const ChunkedText& text, int n_asked) {
   return n_asked;
 }
 
+namespace {
+
+std::unique_ptr<Context> context_of(const Model& model, const CacheCandidate& candidate,
+                                    ContextOptions options, std::string& checked) {
+  if (candidate.cpu_model != nullptr) {
+    options.cpu_cache = candidate.cpu_cache;
+    return std::make_unique<Context>(*candidate.cpu_model, options);
+  }
+  if (candidate.profile != checked) {
+    if (!candidate.profile.empty()) model.check_profile(candidate.profile);
+    checked = candidate.profile;
+  }
+  options.cache = candidate.cache;
+  options.profile = candidate.profile;
+  return std::make_unique<Context>(model, options);
+}
+
+// Appends the rows of candidates that are in memory at once. checked: the last profile that was
+// found to be the model's.
+void measure_group(const Model& model, const ChunkedText& text,
+                   std::span<const CacheCandidate> candidates, const ContextOptions& options,
+                   const LockstepOptions& lockstep, Context& dense, std::string& checked,
+                   PerplexityReport& report) {
+  std::vector<std::unique_ptr<Context>> contexts;
+  std::vector<LogitSource*> sources;
+  for (const CacheCandidate& candidate : candidates) {
+    contexts.push_back(context_of(model, candidate, options, checked));
+    sources.push_back(contexts.back().get());
+  }
+  auto scores = score_lockstep(text, dense, sources, model.n_vocab(), lockstep);
+  for (size_t i = 0; i < candidates.size(); ++i) {
+    const PairedSummary summary = summarize(scores[i]);
+    report.rows.push_back(
+        {candidates[i].name, summary, contexts[i]->stats(), std::move(scores[i])});
+  }
+}
+
+}  // namespace
+
 PerplexityReport measure_perplexity(const Model& model, const ChunkedText& text,
                                     std::span<const CacheCandidate> candidates,
                                     const PerplexityOptions& options) {
@@ -157,28 +196,24 @@ PerplexityReport measure_perplexity(const Model& model, const ChunkedText& text,
                             .cache = {},
                             .profile = ""};
   Context dense(model, context);
-  std::vector<std::unique_ptr<Context>> contexts;
-  std::vector<LogitSource*> sources;
+  const size_t n = candidates.size();
+  const size_t together =
+      options.n_together < 1 ? n : std::min(static_cast<size_t>(options.n_together), n);
+  const size_t n_groups = (n + together - 1) / together;
+  const size_t n_steps = static_cast<size_t>(report.n_chunks) *
+                         batches_of(text.n_ctx(), n_batch).size() * (n + n_groups);
+  size_t done = 0;
+  LockstepOptions lockstep = {
+      .n_chunks = report.n_chunks, .n_batch = n_batch, .n_threads = options.n_threads};
+  if (options.progress) {
+    lockstep.progress = [&](size_t, size_t) { options.progress(++done, n_steps); };
+  }
   std::string checked;  // candidates often share a profile
-  for (const CacheCandidate& candidate : candidates) {
-    if (candidate.profile != checked) {
-      if (!candidate.profile.empty()) model.check_profile(candidate.profile);
-      checked = candidate.profile;
-    }
-    context.cache = candidate.cache;
-    context.profile = candidate.profile;
-    contexts.push_back(std::make_unique<Context>(model, context));
-    sources.push_back(contexts.back().get());
+  for (size_t begin = 0; begin < n; begin += together) {
+    const auto group = candidates.subspan(begin, std::min(together, n - begin));
+    measure_group(model, text, group, context, lockstep, dense, checked, report);
   }
-  const auto scores = score_lockstep(text, dense, sources, model.n_vocab(),
-                                     {.n_chunks = report.n_chunks,
-                                      .n_batch = n_batch,
-                                      .n_threads = options.n_threads,
-                                      .progress = options.progress});
   report.dense_cache = dense.stats();
-  for (size_t i = 0; i < candidates.size(); ++i) {
-    report.rows.push_back({candidates[i].name, summarize(scores[i]), contexts[i]->stats()});
-  }
   report.n_scored = report.rows.front().summary.n;
   report.dense_ppl = report.rows.front().summary.ppl_reference;
   return report;

@@ -39,6 +39,9 @@ struct CacheCandidate {
   std::string name;
   CacheSpec cache = {};
   std::string profile = {};  // path, or ""
+  // The same model on Device::kCpu, which then runs with llama.cpp's own cache in place of `cache`.
+  const Model* cpu_model = nullptr;
+  std::string cpu_cache = "f16";
 };
 
 // Candidates by their specs, all with one profile.
@@ -49,7 +52,8 @@ std::vector<CacheCandidate> candidates_of(std::span<const CacheSpec> specs,
 struct PerplexityRow {
   std::string name;       // of the candidate; candidates_of: "K/V" with "L:K/V" overrides
   PairedSummary summary;  // against dense
-  CacheStats cache;       // at the end of the last chunk
+  CacheStats cache;       // at the end of the last chunk; all zero for llama.cpp's own
+  std::vector<PairedScore> scores;  // what summary is of, in the order of the text
 };
 
 struct PerplexityReport {
@@ -65,6 +69,9 @@ struct PerplexityOptions {
   int n_batch = 512;
   int n_ubatch = 512;
   int n_threads = 1;
+  // Candidates whose caches and logits are in memory at once, each such group beside a run of the
+  // dense cache of its own; -1: all. The figures do not depend on it.
+  int n_together = -1;
   ProgressFn progress = {};
 };
 

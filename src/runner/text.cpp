@@ -36,9 +36,9 @@ ChunkedText::ChunkedText(std::string name, std::vector<int32_t> tokens, int n_ct
   }
 }
 
-ChunkedText ChunkedText::last_chunk() const {
-  const std::span<const int32_t> tokens = text(n_chunks() - 1);
-  return ChunkedText(name_, {tokens.begin(), tokens.end()}, n_ctx_, bos_);
+ChunkedText ChunkedText::part(int first, int n) const {
+  const auto begin = tokens_.begin() + static_cast<std::ptrdiff_t>(first) * n_ctx_;
+  return ChunkedText(name_, {begin, begin + static_cast<std::ptrdiff_t>(n) * n_ctx_}, n_ctx_, bos_);
 }
 
 std::span<const int32_t> ChunkedText::text(int chunk) const {

@@ -33,8 +33,9 @@ class ChunkedText {
   size_t n_tokens() const { return tokens_.size(); }
   int n_chunks() const { return static_cast<int>(tokens_.size() / static_cast<size_t>(n_ctx_)); }
 
-  // The last chunk as a text of its own.
-  ChunkedText last_chunk() const;
+  // n chunks from one on as a text of their own; first + n is at most n_chunks(), n positive.
+  ChunkedText part(int first, int n) const;
+  ChunkedText last_chunk() const { return part(n_chunks() - 1, 1); }
 
   // What the model reads: [n_ctx], chunk in [0, n_chunks()).
   std::vector<int32_t> input(int chunk) const;

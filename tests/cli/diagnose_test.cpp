@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <nlohmann/json.hpp>
+#include <stdexcept>
 
 #include "cli/command.h"
 #include "cli/diagnose_page.h"
@@ -12,6 +13,7 @@
 #include "core/file.h"
 #include "headq/error.h"
 #include "models/tiny_models.h"
+#include "runner/model.h"
 
 namespace headq {
 namespace {
@@ -60,7 +62,8 @@ TEST(DiagnoseCommand, ReportsEveryExperimentTheSameWithAnyThreads) {
   ASSERT_EQ(tables.exit_code, 0) << tables.err;
   EXPECT_EQ(tables.err, "");
   for (const char* text : {"1. Which measure", "2. Counterexamples", "3. A vector",
-                           "4. Side code directions", "5. Direction", "8. Route flips",
+                           "4. Side code directions", "5. Direction", "6. The whole model",
+                           "8. Route flips",
                            "Noise floor", "diagnose.txt: 128 queries of 4 KV heads"}) {
     EXPECT_NE(tables.out.find(text), std::string::npos) << text;
   }
@@ -77,7 +80,8 @@ TEST(DiagnoseCommand, ReportsEveryExperimentTheSameWithAnyThreads) {
   EXPECT_LT(report["noise_floor"]["f16_kl"]["value"], 1e-4);
   const auto& experiments = report["experiments"];
   for (const char* name :
-       {"metrics", "counterexamples", "null_space", "deployability", "direction", "route_flips"}) {
+       {"metrics", "counterexamples", "null_space", "deployability", "direction", "full_model",
+        "route_flips"}) {
     EXPECT_TRUE(experiments.contains(name)) << name;
   }
   EXPECT_EQ(experiments["metrics"]["key_kl"]["spearman"][3]["metric"], "fisher");
@@ -181,12 +185,146 @@ TEST(DiagnosePage, IsRefusedWithoutTheLibraryOrADocument) {
   EXPECT_ERROR(to_page("{}", parts), ErrorCode::kUnsupported, "cannot write HTML reports");
 }
 
+using Json = nlohmann::json;
+
+const Json& find_row(const Json& rows, const std::string& kv) {
+  const auto row =
+      std::find_if(rows.begin(), rows.end(), [&](const Json& r) { return r["kv"] == kv; });
+  if (row == rows.end()) throw std::runtime_error("no row " + kv);
+  return *row;
+}
+
+// A context of at least 256 tokens of which the text behind n chunks is a text of its own, and that
+// text: its tokens, the first one aside, are those of the whole text.
+std::pair<int, std::string> cut_text(const std::string& model_path, const std::string& text,
+                                     int n) {
+  const Model model = Model::load(model_path, Device::kCpu);
+  const std::vector<int32_t> all = model.tokenize(text);
+  for (int n_ctx = 256; n_ctx < 300; ++n_ctx) {
+    const size_t first = static_cast<size_t>(n * n_ctx) + 1;
+    for (size_t at = text.find(' '); at != std::string::npos; at = text.find(' ', at + 1)) {
+      const std::string rest = text.substr(at + 1);
+      const std::vector<int32_t> tokens = model.tokenize(rest);
+      if (tokens.size() + first != all.size() + 1) continue;
+      if (std::equal(tokens.begin() + 1, tokens.end(), all.begin() + static_cast<long>(first))) {
+        return {n_ctx, rest};
+      }
+    }
+  }
+  throw std::runtime_error("no chunk ends with a word");
+}
+
+TEST(DiagnoseCommand, TheWholeModelHasTheFiguresOfPpl) {
+  const std::string model = model_of(TinyFamily::kLlama);
+  const std::string text = testing::tiny_text(700, 5);
+  const auto [n_ctx, rest] = cut_text(model, text, 2);
+  const std::string whole = scratch_file("whole.txt", text + "\n");
+  const std::string measured = scratch_file("measured.txt", rest + "\n");
+  const std::string context = std::to_string(n_ctx);
+  const Arguments common = {"-m", model, "-c", context, "-t", "2"};
+  const auto run = [&](Arguments args, const Arguments& more) {
+    args.insert(args.end(), common.begin(), common.end());
+    args.insert(args.end(), more.begin(), more.end());
+    const ProgramResult result = run_headq(args);
+    if (result.exit_code != 0) throw std::runtime_error(result.err);
+    return result.out;
+  };
+  const Json full = Json::parse(
+      run({"diagnose"}, {"-f", whole, "--calibration-chunks", "2", "--chunks", "1", "--heads", "1",
+                         "--queries", "2", "--full-model-chunks", "2", "--format", "json"}))
+      ["experiments"]["full_model"];
+  const std::string profile = scratch_dir() + "/nib3.gguf";
+  run({"calibrate"}, {"-f", whole, "--chunks", "2", "--kv", "nib3", "-o", profile});
+  const std::vector<std::string> keys = {"kivi2/dense", "kivi3+hq8x4/dense", "kivi2w9/dense",
+                                         "kivi4-hq4x4/dense", "nib3/dense"};
+  const std::vector<std::string> both = {"kivi4/kivi4", "kivi2+hq1x4/kivi2", "nib3/nib3"};
+  Arguments specs = {"-f", measured, "--chunks", "2", "-b", "128", "--ubatch-size", "128",
+                     "--profile", profile, "--format", "json"};
+  for (const auto* list : {&keys, &both}) {
+    for (const std::string& kv : *list) specs.insert(specs.end(), {"--kv", kv});
+  }
+  const Json ppl = Json::parse(run({"ppl"}, specs));
+  EXPECT_EQ(full["n_scored"], ppl["n_scored"]);
+  EXPECT_EQ(full["dense"]["ppl"], ppl["dense"]["ppl"]);
+  const auto compare = [&](const char* part, const std::vector<std::string>& list) {
+    for (const std::string& kv : list) {
+      const Json& ours = find_row(full[part], kv);
+      const Json& theirs = find_row(ppl["rows"], kv);
+      for (const char* figure : {"ppl", "ppl_ratio", "kld", "top1"}) {
+        EXPECT_EQ(ours[figure], theirs[figure]) << kv << " " << figure;
+      }
+      EXPECT_EQ(ours["true_bits"], theirs["cache"]["true_bits"]) << kv;
+      EXPECT_EQ(ours["packed_bits"], theirs["cache"]["packed_bits"]) << kv;
+    }
+  };
+  compare("keys_only", keys);
+  compare("full_kv", both);
+}
+
+TEST(DiagnoseCommand, TheWholeModelHasItsRowsAndControls) {
+  const ProgramResult result = run_headq(diagnose(
+      TinyFamily::kLlama,
+      {"--heads", "1", "--full-model-chunks", "4", "--format", "json"}));
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  const Json full = Json::parse(result.out)["experiments"]["full_model"];
+  EXPECT_EQ(full["n_chunks"], 4);
+  EXPECT_EQ(full["keys_only"].size(), 3u * 9);
+  EXPECT_EQ(full["full_kv"].size(), 3u * 7);
+  EXPECT_EQ(full["llama_cpp"].size(), 3u);
+  const Json& keys = full["keys_only"];
+  const auto kld = [&](const std::string& kv) {
+    return find_row(keys, kv)["kld"]["value"].get<double>();
+  };
+  const auto bits = [&](const std::string& kv) {
+    return find_row(keys, kv)["packed_bits"].get<double>();
+  };
+  EXPECT_LT(kld("kivi2+hq4x4/dense"), 0.8 * kld("kivi2/dense"));
+  EXPECT_LT(kld("kivi2+hq4x4/dense"), kld("kivi2+hq4x4@random/dense"));
+  EXPECT_GT(kld("kivi2-hq4x4/dense"), 1.5 * kld("kivi2/dense"));
+  // The control has at least the side code's bits, and less than a nibble more.
+  EXPECT_GE(bits("kivi2w9/dense"), bits("kivi2+hq4x4/dense"));
+  EXPECT_LT(bits("kivi2w9/dense"), bits("kivi2+hq4x4/dense") + 4.0 / 32);
+  EXPECT_LT(kld("kivi2w9/dense"), kld("kivi2/dense"));
+  EXPECT_EQ(bits("nib2/dense"), 2.0);
+  for (const char* part : {"keys_only", "full_kv"}) {
+    Json base;
+    for (const Json& row : full[part]) {
+      if (row["role"] == "base") {
+        base = row;
+        EXPECT_TRUE(row["kld_removed"]["value"].is_null());
+        continue;
+      }
+      EXPECT_EQ(row["bits"], base["bits"]);
+      const double removed =
+          1 - row["kld"]["value"].get<double>() / base["kld"]["value"].get<double>();
+      EXPECT_NEAR(row["kld_removed"]["value"].get<double>(), removed, 1e-12);
+    }
+  }
+  const Json& floor = find_row(full["llama_cpp"], "f16");
+  EXPECT_EQ(floor["packed_bits"], 16.0);
+  EXPECT_LT(floor["kld"]["value"], find_row(full["llama_cpp"], "q8_0")["kld"]["value"]);
+  EXPECT_LT(find_row(full["llama_cpp"], "q8_0")["kld"]["value"],
+            find_row(full["llama_cpp"], "q4_0")["kld"]["value"]);
+}
+
+TEST(DiagnoseCommand, TheWholeModelCanBeLeftOut) {
+  const ProgramResult result = run_headq(diagnose(
+      TinyFamily::kLlama, {"--heads", "1", "--full-model-chunks", "0", "--format", "json"}));
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  const Json experiments = Json::parse(result.out)["experiments"];
+  EXPECT_FALSE(experiments.contains("full_model"));
+  EXPECT_TRUE(experiments.contains("route_flips"));
+  const Json& codecs = experiments["route_flips"]["codecs"];
+  EXPECT_EQ(codecs.back(), "nib2");
+}
+
 TEST(DiagnoseCommand, KnowsSoftcapsAndWindows) {
   // Layers whose window is shorter than what stays dense have nothing to diagnose.
   const std::string model =
       testing::write_tiny_model({.family = TinyFamily::kGemma2, .n_swa = 32}, scratch_dir());
   const ProgramResult result =
-      run_headq(replaced(diagnose(TinyFamily::kGemma2, {"--format", "json"}), "-m", model));
+      run_headq(replaced(
+      diagnose(TinyFamily::kGemma2, {"--format", "json", "--full-model-chunks", "1"}), "-m", model));
   ASSERT_EQ(result.exit_code, 0) << result.err;
   const auto report = nlohmann::json::parse(result.out);
   EXPECT_EQ(report["n_heads"], 2);
@@ -197,7 +335,8 @@ TEST(DiagnoseCommand, KnowsSoftcapsAndWindows) {
 
 TEST(DiagnoseCommand, TakesAsManyHeadsAsAsked) {
   const ProgramResult result =
-      run_headq(diagnose(TinyFamily::kQwen2, {"--format", "json", "--heads", "2"}));
+      run_headq(diagnose(TinyFamily::kQwen2,
+                         {"--format", "json", "--heads", "2", "--full-model-chunks", "0"}));
   ASSERT_EQ(result.exit_code, 0) << result.err;
   EXPECT_EQ(nlohmann::json::parse(result.out)["n_heads"], 2);
 }
@@ -219,6 +358,10 @@ TEST(DiagnoseCommand, RefusesBadUseAndLeavesNothingBehind) {
   EXPECT_REFUSAL(attempt({"-o", folder + "/r.txt"}), 2, "r.txt: a report's name ends with");
   EXPECT_REFUSAL(attempt({"--heads", "0"}), 2, "--heads 0 is not in 1..");
   EXPECT_REFUSAL(attempt({"junk"}), 2, "junk");
+  for (const char* n : {"999", "-2"}) {
+    EXPECT_REFUSAL(attempt({"--full-model-chunks", n}), 2,
+                   std::string("--full-model-chunks ") + n + " is not in 0..");
+  }
   const auto with = [&](const std::string& flag, const std::string& value) {
     return run_headq(
         replaced(diagnose(TinyFamily::kLlama, {"-o", folder + "/r.json"}), flag, value));

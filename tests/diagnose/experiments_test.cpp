@@ -6,6 +6,7 @@
 #include <random>
 #include <vector>
 
+#include "codec/sample_nib.h"
 #include "core/error_of.h"
 #include "diagnose/diagnosis.h"
 #include "diagnose/planted.h"
@@ -15,6 +16,7 @@ namespace headq {
 namespace {
 
 using testing::planted_head;
+using testing::sample_nib;
 
 // A head whose codecs have the given MSE and whose two queries' KL is `kl` times 0.9 and 1.1; the
 // Fisher measure is the KL, and the output error ten times that.
@@ -191,6 +193,29 @@ TEST(Readings, ACellIsTheMeanOverTheQueriesOfItsHead) {
   EXPECT_EQ(values[1].output_error, 60.0);
 }
 
+TEST(Superiority, CodesOfNibCountWhereBitsNeedNotBeEqual) {
+  // nib does the most harm with the least storage error, at bits of its own in each head.
+  std::vector<HeadReadings> plain, with;
+  for (int h = 0; h < 4; ++h) {
+    PlantedReadings head = ordered_readings(h);
+    for (int i = 1; i <= 3; ++i) head.add_value(i, i, i);
+    plain.push_back(head.get());
+    for (const char* nib : {"nib2", "nib3"}) {
+      head.add(CodecSpec::parse(nib), 3.0, 0.5, 1e9);
+    }
+    with.push_back(head.get());
+  }
+  const BootstrapOptions options = {.n_replicates = 20};
+  const auto mse = [&](const std::vector<HeadReadings>& heads) {
+    return metric_superiority(heads, options).key_kl.metrics.front();
+  };
+  EXPECT_NEAR(mse(plain).overall.value, 1.0, 1e-12);
+  EXPECT_LT(mse(with).overall.value, 0.9);
+  EXPECT_LT(mse(with).within_head.value, 0.9);
+  EXPECT_NEAR(mse(with).equal_bits.value, 1.0, 1e-12);
+  EXPECT_NEAR(mse(with).layer_equal_bits.value, 1.0, 1e-12);
+}
+
 TEST(Superiority, RefusesAHeadWithoutItsCodecs) {
   PlantedReadings head(0, 1);
   head.add(CodecSpec::parse("kivi2"), 2.5, 1, 1);
@@ -221,6 +246,17 @@ TEST(Counterexamples, FindsThePlantedOneAndNoOther) {
   EXPECT_LT(e.mse[0], e.mse[1]);
   EXPECT_NEAR(e.kl[0] / e.kl[1], 1.3, 1e-12);
   EXPECT_GT(e.kl_difference.value, 2 * e.kl_difference.error);
+}
+
+TEST(Counterexamples, ACodeOfNibIsAPairWhereItsBitsAreThoseOfAnother) {
+  const auto n_reversed = [](double bits) {
+    PlantedReadings head = ordered_readings();
+    head.add(CodecSpec::parse("nib3"), bits, 0.5, 1e9);
+    const std::vector<HeadReadings> heads = {head.get()};
+    return find_counterexamples(heads).by_mse.n_reversed;
+  };
+  EXPECT_EQ(n_reversed(3.0), metric_key_specs().size());
+  EXPECT_EQ(n_reversed(3.0625), 0u);
 }
 
 TEST(Counterexamples, UnequalBitsAreNoPairAndNoiseIsNotSignificant) {
@@ -381,6 +417,18 @@ TEST(RouteFlips, FlipsThatFisherMeasuresWellAreNoRegimeOfTheirOwn) {
   EXPECT_FALSE(route_flips(heads, {.n_replicates = 100}).layers[0].has_low_entropy_regime);
 }
 
+TEST(RouteFlips, ReadThroughNib2WhereItWasFitted) {
+  HeadReadings head = flip_head(0, 20, 2, 0.1);
+  const size_t n_cases = route_flips(std::vector{head}, {.n_replicates = 20}).n_cases;
+  for (const char* name : {"nib2", "nib3"}) {
+    head.key_codecs.push_back({CodecSpec::parse(name), name, 2});
+    head.keys.push_back(head.keys.front());
+  }
+  const RouteFlips found = route_flips(std::vector{head}, {.n_replicates = 20});
+  EXPECT_EQ(found.n_cases, n_cases + 40);
+  EXPECT_EQ(found.codecs.back(), "nib2");
+}
+
 TEST(RouteFlips, AHandfulOfQueriesHasNoInterval) {
   const std::vector<HeadReadings> heads = {flip_head(0, 20, 2, 0.1)};
   const LayerRoutes layer = route_flips(heads, {.n_replicates = 100}).layers[0];
@@ -423,6 +471,26 @@ TEST(Diagnosis, DoesNotDependOnThreads) {
   EXPECT_EQ(one.null_space.rows[3].kl.value, two.null_space.rows[3].kl.value);
   EXPECT_EQ(one.deployability.rows[2].reached.high, two.deployability.rows[2].reached.high);
   EXPECT_EQ(one.route_flips.all.correlation.low, two.route_flips.all.correlation.low);
+}
+
+TEST(Readings, ACodeOfNibIsTheOneOfItsRate) {
+  HeadSample sample = planted_head({.n_tokens = 256, .scale = 0.2f});
+  const CodecSpec nib2 = CodecSpec::parse("nib2"), nib3 = CodecSpec::parse("nib3");
+  sample.codes = {{nib2, sample_nib(32, 16, 2, 1), sample_nib(32, 12, 2, 2)},
+                  {nib3, sample_nib(32, 24, 1, 3), sample_nib(32, 20, 1, 4)}};
+  const DenseAttention dense(sample);
+  const std::vector<CodecSpec> specs = {nib2, nib3};
+  const HeadReadings head = read_head(dense, specs, specs);
+  EXPECT_DOUBLE_EQ(head.key_codecs[0].bits, 2.0);
+  EXPECT_DOUBLE_EQ(head.key_codecs[1].bits, 3.0);
+  EXPECT_DOUBLE_EQ(head.value_codecs[0].bits, 1.5);
+  EXPECT_DOUBLE_EQ(head.value_codecs[1].bits, 2.5);
+  HeadProfile profile = sample.profile;
+  profile.key_nib = sample.codes[1].key;
+  EXPECT_EQ(head.keys[1].mse, dense.read_keys(nib3, profile).mse);
+  EXPECT_NE(head.keys[0].mse, head.keys[1].mse);
+  EXPECT_ERROR(read_head(dense, std::vector{CodecSpec::parse("nib4")}, {}),
+               ErrorCode::kInvalidArgument, "no code was fitted for 'nib4'");
 }
 
 TEST(Diagnosis, NeedsSamples) {

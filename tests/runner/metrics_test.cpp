@@ -197,6 +197,85 @@ TEST(Summary, NothingScoredIsRefused) {
   EXPECT_THROW(summarize(std::vector<PairedScore>{}), Error);
 }
 
+// A base of correlated_scores() and a candidate that does a third of its harm, give or take.
+std::pair<std::vector<PairedScore>, std::vector<PairedScore>> base_and_candidate(size_t n) {
+  auto base = correlated_scores(n);
+  std::mt19937_64 random(3);
+  std::normal_distribution<double> normal;
+  auto candidate = base;
+  for (size_t i = 0; i < n; ++i) {
+    const double harm = 0.3 + 0.2 * normal(random);
+    base[i].nll = base[i].nll_reference + harm;
+    base[i].kld = harm * harm;
+    candidate[i].nll = candidate[i].nll_reference + harm / 3 + 0.02 * normal(random);
+    candidate[i].kld = harm * harm / 9 + 0.01 * std::fabs(normal(random));
+  }
+  return {base, candidate};
+}
+
+struct Shares {
+  double excess_ppl = 0, kld = 0;
+};
+
+// The definitions, from perplexities.
+Shares shares_without(const std::vector<PairedScore>& base,
+                      const std::vector<PairedScore>& candidate, size_t left_out) {
+  double dense = 0, b = 0, c = 0, kld_b = 0, kld_c = 0, n = 0;
+  for (size_t i = 0; i < base.size(); ++i) {
+    if (i == left_out) continue;
+    dense += base[i].nll_reference;
+    b += base[i].nll;
+    c += candidate[i].nll;
+    kld_b += base[i].kld;
+    kld_c += candidate[i].kld;
+    ++n;
+  }
+  const double ppl = std::exp(dense / n);
+  return {1 - (std::exp(c / n) - ppl) / (std::exp(b / n) - ppl), 1 - kld_c / kld_b};
+}
+
+TEST(DamageRemoved, IsTheDefinitionWithTheErrorOfAJackknife) {
+  const size_t n = 400;
+  const auto [base, candidate] = base_and_candidate(n);
+  const DamageRemoved found = damage_removed(base, candidate);
+  const Shares whole = shares_without(base, candidate, n);
+  EXPECT_NEAR(found.excess_ppl.value, whole.excess_ppl, 1e-12);
+  EXPECT_NEAR(found.kld.value, whole.kld, 1e-12);
+  EXPECT_NEAR(whole.excess_ppl, 0.69, 0.05);  // two thirds, and a little more: exp is convex
+  double ppl = 0, kld = 0;
+  for (size_t i = 0; i < n; ++i) {
+    const Shares one = shares_without(base, candidate, i);
+    ppl += std::pow(one.excess_ppl - whole.excess_ppl, 2);
+    kld += std::pow(one.kld - whole.kld, 2);
+  }
+  const double scale = (n - 1.0) / n;
+  EXPECT_NEAR(found.excess_ppl.error / std::sqrt(scale * ppl), 1.0, 0.02);
+  EXPECT_NEAR(found.kld.error / std::sqrt(scale * kld), 1.0, 0.02);
+}
+
+TEST(DamageRemoved, KnowsNothingEverythingAndMoreHarm) {
+  const auto [base, candidate] = base_and_candidate(50);
+  const DamageRemoved nothing = damage_removed(base, base);
+  EXPECT_DOUBLE_EQ(nothing.excess_ppl.value, 0.0);
+  EXPECT_DOUBLE_EQ(nothing.kld.value, 0.0);
+  EXPECT_NEAR(nothing.excess_ppl.error, 0.0, 1e-12);
+  auto dense = base;
+  for (PairedScore& s : dense) {
+    s.nll = s.nll_reference;
+    s.kld = 0;
+  }
+  const DamageRemoved everything = damage_removed(base, dense);
+  EXPECT_DOUBLE_EQ(everything.excess_ppl.value, 1.0);
+  EXPECT_DOUBLE_EQ(everything.kld.value, 1.0);
+  const DamageRemoved harm = damage_removed(candidate, base);
+  EXPECT_LT(harm.excess_ppl.value, -1.0);
+  EXPECT_LT(harm.kld.value, -1.0);
+  // A base that does no harm has none to be removed.
+  EXPECT_TRUE(std::isnan(damage_removed(dense, base).excess_ppl.value));
+  EXPECT_TRUE(std::isnan(damage_removed(dense, base).kld.error));
+  EXPECT_THROW(damage_removed(base, std::span(candidate).first(49)), Error);
+}
+
 TEST(PairedScore, ComparesTheMostProbableTokens) {
   const std::vector<float> a = {0, 2, 1};
   const std::vector<float> b = {0, 1, 2};

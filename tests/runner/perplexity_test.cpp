@@ -59,6 +59,81 @@ TEST(Perplexity, DenseAgainstDenseDivergesByExactlyZero) {
   EXPECT_NE(s.ppl.value, static_cast<double>(model.n_vocab()));
 }
 
+std::vector<CacheCandidate> cpu_candidates(const Model& model) {
+  std::vector<CacheCandidate> out;
+  for (const char* type : {"f16", "q8_0", "q4_0"}) {
+    CacheCandidate& candidate = out.emplace_back();
+    candidate.name = candidate.cpu_cache = type;
+    candidate.cpu_model = &model;
+  }
+  return out;
+}
+
+TEST(Perplexity, KnowsTheCacheTypesOfLlamaCpp) {
+  const Model model = Model::load(tiny_model_path(), Device::kCpu);
+  const auto report = measure_perplexity(model, tiny_chunks(model, kContext),
+                                         cpu_candidates(model),
+                                         {.n_chunks = 2, .n_batch = kContext, .n_threads = 2});
+  EXPECT_EQ(report.rows[0].summary.kld_max, 0.0);
+  EXPECT_GT(report.rows[1].summary.kld.value, 0.0);
+  EXPECT_GT(report.rows[2].summary.kld.value, 10 * report.rows[1].summary.kld.value);
+  EXPECT_EQ(cpu_cache_bits("f16"), 16.0);
+  EXPECT_EQ(cpu_cache_bits("q8_0"), 8.5);
+  EXPECT_EQ(cpu_cache_bits("q4_0"), 4.5);
+  const std::string context = std::to_string(kContext);
+  const auto theirs = find_estimate(
+      llama_perplexity({"-c", context, "-b", context, "--chunks", "2", "-ctk", "q4_0", "-ctv",
+                        "q4_0"},
+                       {}, "Final estimate"),
+      "Final estimate: PPL =");
+  ASSERT_TRUE(theirs);
+  const PairedSummary& ours = report.rows[2].summary;
+  EXPECT_EQ(fmt::format("{:.4f} {:.5f}", ours.ppl.value, ours.ppl.error),
+            theirs->first + " " + theirs->second);
+}
+
+TEST(Perplexity, DoesNotDependOnHowManyCandidatesRunTogether) {
+  const Model model = Model::load(tiny_model_path(), Device::kCpu);
+  const auto candidates = cpu_candidates(model);
+  const auto klds = [&](int n_together) {
+    size_t n_calls = 0, last = 0, all = 0;
+    const auto progress = [&](size_t done, size_t total) {
+      ++n_calls;
+      last = done;
+      all = total;
+    };
+    const auto report = measure_perplexity(model, tiny_chunks(model, 64), candidates,
+                                           {.n_chunks = 2,
+                                            .n_batch = 32,
+                                            .n_ubatch = 32,
+                                            .n_threads = 2,
+                                            .n_together = n_together,
+                                            .progress = progress});
+    EXPECT_EQ(last, all) << n_together;
+    EXPECT_EQ(n_calls, all) << n_together;
+    std::vector<double> out;
+    for (const PerplexityRow& row : report.rows) {
+      EXPECT_EQ(row.scores.size(), row.summary.n);
+      out.push_back(row.summary.kld.value);
+    }
+    return out;
+  };
+  const std::vector<double> together = klds(-1);
+  ASSERT_EQ(together.size(), 3u);
+  EXPECT_GT(together[2], 0.0);
+  EXPECT_EQ(klds(1), together);
+  EXPECT_EQ(klds(2), together);
+}
+
+TEST(Perplexity, TypesWhoseBlocksDoNotDivideAHeadAreNotServed) {
+  ModelInfo info;
+  info.layers = {{.n_head_kv = 2, .d_k = 64, .d_v = 64}, {.n_head_kv = 0, .d_k = 0, .d_v = 0}};
+  EXPECT_TRUE(cpu_cache_serves("q4_0", info));
+  info.layers[0].d_v = 80;
+  EXPECT_FALSE(cpu_cache_serves("q4_0", info));
+  EXPECT_TRUE(cpu_cache_serves("f16", info));
+}
+
 TEST(Perplexity, DoesNotDependOnThreads) {
   const Model model = Model::load(tiny_model_path(), Device::kCpu);
   EXPECT_EQ(dense_on_cpu(model, 2, 64, 64, 1).ppl.value,
