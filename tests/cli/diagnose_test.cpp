@@ -200,15 +200,16 @@ std::pair<int, std::string> cut_text(const std::string& model_path, const std::s
                                      int n) {
   const Model model = Model::load(model_path, Device::kCpu);
   const std::vector<int32_t> all = model.tokenize(text);
-  for (int n_ctx = 256; n_ctx < 300; ++n_ctx) {
-    const size_t first = static_cast<size_t>(n * n_ctx) + 1;
-    for (size_t at = text.find(' '); at != std::string::npos; at = text.find(' ', at + 1)) {
-      const std::string rest = text.substr(at + 1);
-      const std::vector<int32_t> tokens = model.tokenize(rest);
-      if (tokens.size() + first != all.size() + 1) continue;
-      if (std::equal(tokens.begin() + 1, tokens.end(), all.begin() + static_cast<long>(first))) {
-        return {n_ctx, rest};
-      }
+  for (size_t at = text.find(' '); at != std::string::npos; at = text.find(' ', at + 1)) {
+    const std::string rest = text.substr(at + 1);
+    const std::vector<int32_t> tokens = model.tokenize(rest);
+    if (tokens.size() >= all.size()) continue;
+    const size_t n_before = all.size() - tokens.size();
+    const size_t n_ctx = n_before / static_cast<size_t>(n);
+    if (n_before % static_cast<size_t>(n) != 0 || n_ctx < 256) continue;
+    if (std::equal(tokens.begin() + 1, tokens.end(),
+                   all.begin() + static_cast<std::ptrdiff_t>(n_before) + 1)) {
+      return {static_cast<int>(n_ctx), rest};
     }
   }
   throw std::runtime_error("no chunk ends with a word");
@@ -322,9 +323,9 @@ TEST(DiagnoseCommand, KnowsSoftcapsAndWindows) {
   // Layers whose window is shorter than what stays dense have nothing to diagnose.
   const std::string model =
       testing::write_tiny_model({.family = TinyFamily::kGemma2, .n_swa = 32}, scratch_dir());
-  const ProgramResult result =
-      run_headq(replaced(
-      diagnose(TinyFamily::kGemma2, {"--format", "json", "--full-model-chunks", "1"}), "-m", model));
+  const Arguments args =
+      diagnose(TinyFamily::kGemma2, {"--format", "json", "--full-model-chunks", "1"});
+  const ProgramResult result = run_headq(replaced(args, "-m", model));
   ASSERT_EQ(result.exit_code, 0) << result.err;
   const auto report = nlohmann::json::parse(result.out);
   EXPECT_EQ(report["n_heads"], 2);
