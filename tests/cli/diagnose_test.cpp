@@ -58,7 +58,7 @@ std::string file_text(const std::string& path) {
 
 TEST(DiagnoseCommand, ReportsEveryExperimentTheSameWithAnyThreads) {
   const std::string out = scratch_dir() + "/report.json";
-  const ProgramResult tables = run_headq(diagnose(TinyFamily::kLlama, {"-o", out}));
+  const ProgramResult tables = run_headq(diagnose(TinyFamily::kLlama, {"--full-model-chunks", "1", "-o", out}));
   ASSERT_EQ(tables.exit_code, 0) << tables.err;
   EXPECT_EQ(tables.err, "");
   for (const char* text : {"1. Which measure", "2. Counterexamples", "3. A vector",
@@ -68,7 +68,9 @@ TEST(DiagnoseCommand, ReportsEveryExperimentTheSameWithAnyThreads) {
     EXPECT_NE(tables.out.find(text), std::string::npos) << text;
   }
   const ProgramResult json =
-      run_headq(replaced(diagnose(TinyFamily::kLlama, {"--format", "json"}), "-t", "1"));
+      run_headq(replaced(
+          diagnose(TinyFamily::kLlama, {"--full-model-chunks", "1", "--format", "json"}), "-t",
+          "1"));
   ASSERT_EQ(json.exit_code, 0) << json.err;
   EXPECT_EQ(json.out, file_text(out));
 
@@ -265,10 +267,10 @@ TEST(DiagnoseCommand, TheWholeModelHasTheFiguresOfPpl) {
 TEST(DiagnoseCommand, TheWholeModelHasItsRowsAndControls) {
   const ProgramResult result = run_headq(diagnose(
       TinyFamily::kLlama,
-      {"--heads", "1", "--full-model-chunks", "4", "--format", "json"}));
+      {"--heads", "1", "--full-model-chunks", "2", "--format", "json"}));
   ASSERT_EQ(result.exit_code, 0) << result.err;
   const Json full = Json::parse(result.out)["experiments"]["full_model"];
-  EXPECT_EQ(full["n_chunks"], 4);
+  EXPECT_EQ(full["n_chunks"], 2);
   EXPECT_EQ(full["keys_only"].size(), 3u * 9);
   EXPECT_EQ(full["full_kv"].size(), 3u * 7);
   EXPECT_EQ(full["llama_cpp"].size(), 3u);
@@ -286,7 +288,7 @@ TEST(DiagnoseCommand, TheWholeModelHasItsRowsAndControls) {
   EXPECT_GE(bits("kivi2w9/dense"), bits("kivi2+hq4x4/dense"));
   EXPECT_LT(bits("kivi2w9/dense"), bits("kivi2+hq4x4/dense") + 4.0 / 32);
   EXPECT_LT(kld("kivi2w9/dense"), kld("kivi2/dense"));
-  EXPECT_EQ(bits("nib2/dense"), 2.0);
+  EXPECT_DOUBLE_EQ(bits("nib2/dense"), 2.0 * 192 / 188);  // the sinks of 3 blocks have no codes
   for (const char* part : {"keys_only", "full_kv"}) {
     Json base;
     for (const Json& row : full[part]) {
