@@ -150,9 +150,18 @@ TEST(Perplexity, SizesOutsideTheirLimitsAreRefused) {
   EXPECT_THROW(check_sizes(model, 256, 64, 65), Error);
 }
 
+// Filled in member by member: GCC 12 warns of a temporary with designated members here.
+ContextOptions small_context(int n_outputs) {
+  ContextOptions options;
+  options.n_ctx = 256;
+  options.n_batch = options.n_ubatch = 8;
+  options.n_outputs = n_outputs;
+  return options;
+}
+
 TEST(Context, RefusesMoreThanItWasMadeFor) {
   const Model model = Model::load(tiny_model_path(), Device::kCpu);
-  Context context(model, {.n_ctx = 256, .n_batch = 8, .n_ubatch = 8, .n_outputs = 4});
+  Context context(model, small_context(4));
   const std::vector<int32_t> tokens = testing::tiny_tokens(9, 1);
   EXPECT_THROW(context.decode(tokens, 0, 0), Error);
   EXPECT_THROW(context.decode(std::span(tokens).first(8), 0, 3), Error);
@@ -163,7 +172,7 @@ TEST(Context, RefusesMoreThanItWasMadeFor) {
 
 TEST(Context, ClearForgetsTheSequence) {
   const Model model = Model::load(tiny_model_path(), Device::kCpu);
-  Context context(model, {.n_ctx = 256, .n_batch = 8, .n_ubatch = 8, .n_outputs = 8});
+  Context context(model, small_context(8));
   const std::vector<int32_t> a = testing::tiny_tokens(8, 1);
   const std::vector<int32_t> b = testing::tiny_tokens(8, 2);
   const auto copy = [](std::span<const float> rows) {
