@@ -73,7 +73,10 @@ TEST(Perplexity, KnowsTheCacheTypesOfLlamaCpp) {
   const Model model = Model::load(tiny_model_path(), Device::kCpu);
   const auto report = measure_perplexity(model, tiny_chunks(model, kContext),
                                          cpu_candidates(model),
-                                         {.n_chunks = 2, .n_batch = kContext, .n_threads = 2});
+                                         {.n_chunks = 2,
+                                          .n_batch = kContext,
+                                          .n_ubatch = kContext,
+                                          .n_threads = 2});
   EXPECT_EQ(report.rows[0].summary.kld_max, 0.0);
   EXPECT_GT(report.rows[1].summary.kld.value, 0.0);
   EXPECT_GT(report.rows[2].summary.kld.value, 10 * report.rows[1].summary.kld.value);
