@@ -46,7 +46,7 @@ struct Ended {
 Ended run_program(const std::vector<std::string>& args,
                   const std::map<std::string, std::string>& env, const std::string& mark) {
   Ended ended;
-  for (int attempt = 0; attempt < 5; ++attempt) {
+  for (int attempt = 0; attempt < 20; ++attempt) {
     Process process(args, env);
     ended.status = process.wait(60.0);
     ended.output = process.output();
