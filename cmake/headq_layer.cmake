@@ -19,6 +19,9 @@ function(headq_test name)
   target_link_libraries(${name} PRIVATE ${ARG_LINK} GTest::gtest GTest::gtest_main)
   target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR}/tests)
   # Idle threads sleep instead of spinning, so that tests that run side by side do not starve each other.
-  gtest_discover_tests(${name} DISCOVERY_TIMEOUT 60 PROPERTIES LABELS "${ARG_LABELS}"
-                                                               ENVIRONMENT "OMP_WAIT_POLICY=passive")
+  set(properties ENVIRONMENT "OMP_WAIT_POLICY=passive")
+  if(ARG_LABELS)
+    list(APPEND properties LABELS "${ARG_LABELS}")
+  endif()
+  gtest_discover_tests(${name} DISCOVERY_TIMEOUT 60 PROPERTIES ${properties})
 endfunction()
