@@ -14,7 +14,7 @@ namespace headq {
 // no alignment.
 
 // exp(x) for x in [-87, 0]: n = rint(x / ln 2), r = x - n ln 2 in two steps, then the Taylor
-// polynomial of degree 6 of exp(r), |r| <= ln 2 / 2: relative error below 2^-21.
+// polynomial of degree 6 of exp(r), |r| <= ln 2 / 2, by fused multiply-adds: relative error below 2^-21.
 inline constexpr float kExpLowest = -87.0f;
 inline constexpr float kLog2e = 1.44269504f;
 inline constexpr float kLn2Hi = 0.693359375f;     // 10 significant bits: n * kLn2Hi is exact
@@ -63,11 +63,13 @@ struct Kernels {
   void (*quantise_weights)(const float* p, const float* scale, uint64_t mask, float inv_unit,
                            uint8_t* w);
 
-  // out[q][i] = sum over blocks b and tokens t of W_bq[t] * table_i[nibble group[i] of t in b], exact
-  // but for the rounding to f32; table_i at tables + 16 * i, weights at
-  // w + (b * n_queries + q) * kWeightBytes. At most kMostValueBlocks blocks.
-  void (*value_dots)(const uint8_t* const* codes, int n_blocks, const int* group,
-                     const int8_t* tables, int n_terms, const uint8_t* w, int n_queries, float* out);
+  // out[q][i] = sum over blocks b and tokens t of W_bq[t] * x_i(t, b), as in ValueSums of codec/codec.h:
+  // group [n_sums][2] within [group_begin, group_end), tables [n_sums][2][16] (zeros for none), weights at
+  // w + (b * n_queries + q) * kWeightBytes. Exact but for the rounding to f32. At most
+  // kMostValueBlocks blocks; nibbles: work space [n_blocks][group_end - group_begin][64].
+  void (*value_dots)(const uint8_t* const* codes, int n_blocks, int group_begin, int group_end,
+                     const int* group, const int8_t* tables, int n_sums, const uint8_t* w,
+                     int n_queries, uint8_t* nibbles, float* out);
 
   // Dot product over 64 elements.
   float (*dot64)(const float* a, const float* b);

@@ -213,57 +213,82 @@ __m256i widened(__m256i bytes, int half) {
                                         : _mm256_extracti128_si256(bytes, 1));
 }
 
-// Two terms against up to three queries, all blocks at once. Lanes hold at most 16 blocks of
-// 8 * 32767 * 128 each.
-template <int kQueries>
-void value_dots_of(const uint8_t* const* codes, int n_blocks, const int* group, const int8_t* tables,
-                   int n_terms, const uint8_t* w, int n_queries, int64_t* out) {
-  constexpr int kTerms = 2;
+// The nibbles of groups [begin, end) of all blocks, a byte each in the order of tokens.
+void unpack_nibbles(const uint8_t* const* codes, int n_blocks, int begin, int end, uint8_t* out) {
   const __m256i low_nibble = _mm256_set1_epi8(15);
-  __m256i sum[kTerms][kQueries];
-  for (auto& term : sum) {
-    for (__m256i& s : term) s = _mm256_setzero_si256();
-  }
-  for (int b = 0; b < n_blocks; ++b, w += n_queries * kWeightBytes) {
-    for (int i = 0; i < kTerms; ++i) {
-      const int term = i < n_terms ? i : n_terms - 1;
-      const __m256i c = load256(codes[b] + group[term] * 32);
-      const __m256i table = table256(tables + term * 16);
-      const __m256i x = _mm256_shuffle_epi8(table, _mm256_and_si256(c, low_nibble));
-      const __m256i y =
-          _mm256_shuffle_epi8(table, _mm256_and_si256(_mm256_srli_epi16(c, 4), low_nibble));
-      const __m256i part[4] = {widened(x, 0), widened(x, 1), widened(y, 0), widened(y, 1)};
-      for (int q = 0; q < kQueries; ++q) {
-        for (int j = 0; j < 4; ++j) {
-          const __m256i weight = load256(w + q * kWeightBytes + j * 32);
-          sum[i][q] = _mm256_add_epi32(sum[i][q], _mm256_madd_epi16(part[j], weight));
-        }
-      }
-    }
-  }
-  for (int q = 0; q < kQueries; ++q) {
-    for (int i = 0; i < kTerms; ++i) {
-      alignas(32) int32_t lane[8];
-      store256(lane, sum[i][q]);
-      int64_t total = 0;
-      for (int32_t x : lane) total += x;
-      out[q * kTerms + i] = total;
+  for (int b = 0; b < n_blocks; ++b) {
+    for (int g = begin; g < end; ++g, out += 64) {
+      const __m256i c = load256(codes[b] + g * 32);
+      store256(out, _mm256_and_si256(c, low_nibble));
+      store256(out + 32, _mm256_and_si256(_mm256_srli_epi16(c, 4), low_nibble));
     }
   }
 }
 
-void value_dots(const uint8_t* const* codes, int n_blocks, const int* group, const int8_t* tables,
-                int n_terms, const uint8_t* w, int n_queries, float* out) {
-  for (int first = 0; first < n_queries; first += 3) {
-    const int n = n_queries - first < 3 ? n_queries - first : 3;
-    const auto run = n == 3 ? value_dots_of<3> : n == 2 ? value_dots_of<2> : value_dots_of<1>;
-    for (int i = 0; i < n_terms; i += 2) {
-      const int some = n_terms - i < 2 ? n_terms - i : 2;
-      int64_t sums[6];
-      run(codes, n_blocks, group + i, tables + i * 16, some, w + first * kWeightBytes, n_queries, sums);
+// Two sums against up to three queries, all blocks at once; kTables: 1 where both have one table. Each
+// lane holds at most 16 blocks of 8 * 32767 * 128.
+template <int kQueries, int kTables>
+void value_dots_of(const uint8_t* nibbles, size_t block_bytes, int n_blocks, const int (&offset)[2][2],
+                   const int8_t* const (&tables)[2], const uint8_t* w, int n_queries,
+                   float (&out)[2][3]) {
+  __m256i table[2][kTables], sum[2][kQueries];
+  for (int i = 0; i < 2; ++i) {
+    for (int j = 0; j < kTables; ++j) table[i][j] = table256(tables[i] + j * 16);
+    for (__m256i& s : sum[i]) s = _mm256_setzero_si256();
+  }
+  for (int b = 0; b < n_blocks; ++b, nibbles += block_bytes, w += n_queries * kWeightBytes) {
+    for (int i = 0; i < 2; ++i) {
+      for (int half = 0; half < 2; ++half) {
+        __m256i x = _mm256_shuffle_epi8(table[i][0], load256(nibbles + offset[i][0] + half * 32));
+        if (kTables == 2) {
+          x = _mm256_add_epi8(
+              x, _mm256_shuffle_epi8(table[i][kTables - 1], load256(nibbles + offset[i][1] + half * 32)));
+        }
+        const __m256i even = widened(x, 0), odd = widened(x, 1);
+        for (int q = 0; q < kQueries; ++q) {
+          const uint8_t* weights = w + q * kWeightBytes + half * 64;
+          sum[i][q] = _mm256_add_epi32(sum[i][q], _mm256_madd_epi16(even, load256(weights)));
+          sum[i][q] = _mm256_add_epi32(sum[i][q], _mm256_madd_epi16(odd, load256(weights + 32)));
+        }
+      }
+    }
+  }
+  for (int i = 0; i < 2; ++i) {
+    for (int q = 0; q < kQueries; ++q) {
+      const __m128i four = _mm_add_epi32(_mm256_castsi256_si128(sum[i][q]), _mm256_extracti128_si256(sum[i][q], 1));
+      const __m128i two = _mm_add_epi32(four, _mm_shuffle_epi32(four, 0x4e));
+      out[i][q] = static_cast<float>(int64_t{_mm_extract_epi32(two, 0)} + _mm_extract_epi32(two, 1));
+    }
+  }
+}
+
+template <int kTables>
+constexpr decltype(&value_dots_of<1, kTables>) kValueDots[3] = {
+    value_dots_of<1, kTables>, value_dots_of<2, kTables>, value_dots_of<3, kTables>};
+
+void value_dots(const uint8_t* const* codes, int n_blocks, int group_begin, int group_end,
+                const int* group, const int8_t* tables, int n_sums, const uint8_t* w, int n_queries,
+                uint8_t* nibbles, float* out) {
+  unpack_nibbles(codes, n_blocks, group_begin, group_end, nibbles);
+  const size_t block_bytes = static_cast<size_t>(group_end - group_begin) * 64;
+  for (int i = 0; i < n_sums; i += 2) {
+    const int last = i + 1 < n_sums ? i + 1 : i;
+    const bool single = group[2 * i + 1] < 0 && group[2 * last + 1] < 0;
+    const int8_t* const both[2] = {tables + i * 32, tables + last * 32};
+    int offset[2][2];
+    for (int j = 0; j < 2; ++j) {
+      const int* pair = group + 2 * (j == 0 ? i : last);
+      offset[j][0] = (pair[0] - group_begin) * 64;
+      offset[j][1] = pair[1] < 0 ? offset[j][0] : (pair[1] - group_begin) * 64;
+    }
+    for (int first = 0; first < n_queries; first += 3) {
+      const int n = n_queries - first < 3 ? n_queries - first : 3;
+      float sums[2][3];
+      (single ? kValueDots<1>[n - 1] : kValueDots<2>[n - 1])(
+          nibbles, block_bytes, n_blocks, offset, both, w + first * kWeightBytes, n_queries, sums);
       for (int q = 0; q < n; ++q) {
-        for (int j = 0; j < some; ++j) {
-          out[(first + q) * n_terms + i + j] = static_cast<float>(sums[q * 2 + j]);
+        for (int j = 0; j <= last - i; ++j) {
+          out[(first + q) * n_sums + i + j] = sums[j][q];
         }
       }
     }
@@ -317,14 +342,12 @@ __m256 exp_of(__m256 x) {
   const __m256 low = _mm256_cmp_ps(x, _mm256_set1_ps(kExpLowest), _CMP_LT_OQ);
   const __m256 n = _mm256_round_ps(_mm256_mul_ps(x, _mm256_set1_ps(kLog2e)),
                                    _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
-  __m256 r = _mm256_sub_ps(x, _mm256_mul_ps(n, _mm256_set1_ps(kLn2Hi)));
-  r = _mm256_sub_ps(r, _mm256_mul_ps(n, _mm256_set1_ps(kLn2Lo)));
+  __m256 r = _mm256_fnmadd_ps(n, _mm256_set1_ps(kLn2Hi), x);
+  r = _mm256_fnmadd_ps(n, _mm256_set1_ps(kLn2Lo), r);
   __m256 y = _mm256_set1_ps(kExpTaylor[0]);
-  for (int i = 1; i < 5; ++i) {
-    y = _mm256_add_ps(_mm256_mul_ps(y, r), _mm256_set1_ps(kExpTaylor[i]));
-  }
-  y = _mm256_add_ps(_mm256_mul_ps(y, r), _mm256_set1_ps(1.0f));
-  y = _mm256_add_ps(_mm256_mul_ps(y, r), _mm256_set1_ps(1.0f));
+  for (int i = 1; i < 5; ++i) y = _mm256_fmadd_ps(y, r, _mm256_set1_ps(kExpTaylor[i]));
+  y = _mm256_fmadd_ps(y, r, _mm256_set1_ps(1.0f));
+  y = _mm256_fmadd_ps(y, r, _mm256_set1_ps(1.0f));
   const __m256i exponent =
       _mm256_slli_epi32(_mm256_add_epi32(_mm256_cvtps_epi32(n), _mm256_set1_epi32(127)), 23);
   return _mm256_andnot_ps(low, _mm256_mul_ps(y, _mm256_castsi256_ps(exponent)));

@@ -199,89 +199,129 @@ void quantise_weights(const float* p, const float* scale, uint64_t mask, float i
   }
 }
 
-// The 64 nibbles of a group in the order of tokens.
-__m512i nibbles_of(const uint8_t* codes) {
+// The nibbles of groups [begin, end) of all blocks, a byte each in the order of tokens.
+void unpack_nibbles(const uint8_t* const* codes, int n_blocks, int begin, int end, uint8_t* out) {
   const __m512i shifts = _mm512_setr_epi64(0x3830282018100800, 0x3830282018100800, 0x3830282018100800,
                                            0x3830282018100800, 0x3c342c241c140c04, 0x3c342c241c140c04,
                                            0x3c342c241c140c04, 0x3c342c241c140c04);
-  const __m512i twice = _mm512_broadcast_i64x4(load256(codes));
-  return _mm512_and_si512(_mm512_multishift_epi64_epi8(shifts, twice), _mm512_set1_epi8(15));
+  const __m512i low_nibble = _mm512_set1_epi8(15);
+  for (int b = 0; b < n_blocks; ++b) {
+    const uint8_t* from = codes[b] + begin * 32;
+    for (int g = begin; g < end; ++g, from += 32, out += 64) {
+      const __m512i twice = _mm512_broadcast_i64x4(load256(from));
+      _mm512_storeu_si512(out, _mm512_and_si512(_mm512_multishift_epi64_epi8(shifts, twice), low_nibble));
+    }
+  }
 }
 
-// Three terms against up to three queries, all blocks at once, so that sums and weights fill the
-// registers. Lanes hold at most 16 blocks of 4 * 255 * 128 each.
-constexpr int kTermsAtOnce = 3;
+// The sums of the lanes of four registers; half of them fit 32 bits, all may not.
+__m128 lane_sums(__m512i a, __m512i b, __m512i c, __m512i d) {
+  const __m512i ab = _mm512_add_epi32(_mm512_unpacklo_epi32(a, b), _mm512_unpackhi_epi32(a, b));
+  const __m512i cd = _mm512_add_epi32(_mm512_unpacklo_epi32(c, d), _mm512_unpackhi_epi32(c, d));
+  const __m512i all = _mm512_add_epi32(_mm512_unpacklo_epi64(ab, cd), _mm512_unpackhi_epi64(ab, cd));
+  const __m256i half = _mm256_add_epi32(_mm512_castsi512_si256(all), _mm512_extracti64x4_epi64(all, 1));
+  return _mm256_cvtpd_ps(_mm256_add_pd(_mm256_cvtepi32_pd(_mm256_castsi256_si128(half)),
+                                       _mm256_cvtepi32_pd(_mm256_extracti128_si256(half, 1))));
+}
 
+// Where the two sums of a turn get what they add up.
+struct SumPair {
+  ptrdiff_t offset[2][2];  // [sum][table] of its nibbles in a block
+  const int8_t* tables[2];
+};
+
+// Two sums against up to three queries, all blocks at once; kTables: 1 where both have one table.
 // has_high: bit b says that some high byte of the queries' weights of block b is not 0. Where attention
-// is sharp, most blocks have none.
-template <int kQueries>
-void value_dots_of(const uint8_t* const* codes, int n_blocks, uint32_t has_high, const int* group,
-                   const int8_t* tables, int n_terms, const uint8_t* w, int n_queries, int64_t* out) {
-  const auto term = [n_terms](int i) { return i < n_terms ? i : n_terms - 1; };
-  ptrdiff_t offset[kTermsAtOnce];
-  __m512i table[kTermsAtOnce], high[kTermsAtOnce][kQueries], low[kTermsAtOnce][kQueries];
+// is sharp, most blocks have none. Lanes hold at most 16 blocks of 4 * 32767 * 128. out: [query][2]
+template <int kQueries, int kTables>
+void value_dots_of(const uint8_t* nibbles, size_t block_bytes, int n_blocks, uint32_t has_high,
+                   const SumPair& pair, const uint8_t* w, size_t w_stride, float* out) {
+  __m512i table[2][kTables], high[2][kQueries], low[2][kQueries];
   HEADQ_UNROLL
-  for (int i = 0; i < kTermsAtOnce; ++i) {
-    offset[i] = group[term(i)] * 32;
-    table[i] = _mm512_broadcast_i32x4(
-        _mm_loadu_si128(reinterpret_cast<const __m128i*>(tables + term(i) * 16)));
+  for (int i = 0; i < 2; ++i) {
+    HEADQ_UNROLL
+    for (int j = 0; j < kTables; ++j) {
+      table[i][j] = _mm512_broadcast_i32x4(
+          _mm_loadu_si128(reinterpret_cast<const __m128i*>(pair.tables[i] + j * 16)));
+    }
     HEADQ_UNROLL
     for (int q = 0; q < kQueries; ++q) high[i][q] = low[i][q] = _mm512_setzero_si512();
   }
-  for (int b = 0; b < n_blocks; ++b, w += n_queries * kWeightBytes) {
-    __m512i weights[kQueries], x[kTermsAtOnce];
+  const uint8_t* from[2][2];
+  for (int i = 0; i < 2; ++i) {
+    for (int j = 0; j < 2; ++j) from[i][j] = nibbles + pair.offset[i][j];
+  }
+  for (size_t b = 0, at = 0; b < static_cast<size_t>(n_blocks); ++b, at += block_bytes, w += w_stride) {
+    __m512i x[2];
     HEADQ_UNROLL
-    for (int i = 0; i < kTermsAtOnce; ++i) {
-      x[i] = _mm512_shuffle_epi8(table[i], nibbles_of(codes[b] + offset[i]));
+    for (int i = 0; i < 2; ++i) {
+      x[i] = _mm512_shuffle_epi8(table[i][0], _mm512_loadu_si512(from[i][0] + at));
+      if (kTables == 2) {
+        x[i] = _mm512_add_epi8(
+            x[i], _mm512_shuffle_epi8(table[i][kTables - 1], _mm512_loadu_si512(from[i][1] + at)));
+      }
     }
     HEADQ_UNROLL
-    for (int q = 0; q < kQueries; ++q) weights[q] = _mm512_loadu_si512(w + q * kWeightBytes + 64);
-    HEADQ_UNROLL
-    for (int i = 0; i < kTermsAtOnce; ++i) {
-      HEADQ_UNROLL
-      for (int q = 0; q < kQueries; ++q) low[i][q] = _mm512_dpbusd_epi32(low[i][q], weights[q], x[i]);
+    for (int q = 0; q < kQueries; ++q) {
+      const __m512i weights = _mm512_loadu_si512(w + q * kWeightBytes + 64);
+      low[0][q] = _mm512_dpbusd_epi32(low[0][q], weights, x[0]);
+      low[1][q] = _mm512_dpbusd_epi32(low[1][q], weights, x[1]);
     }
     if ((has_high >> b & 1) == 0) continue;
     HEADQ_UNROLL
-    for (int q = 0; q < kQueries; ++q) weights[q] = _mm512_loadu_si512(w + q * kWeightBytes);
-    HEADQ_UNROLL
-    for (int i = 0; i < kTermsAtOnce; ++i) {
-      HEADQ_UNROLL
-      for (int q = 0; q < kQueries; ++q) high[i][q] = _mm512_dpbusd_epi32(high[i][q], weights[q], x[i]);
+    for (int q = 0; q < kQueries; ++q) {
+      const __m512i weights = _mm512_loadu_si512(w + q * kWeightBytes);
+      high[0][q] = _mm512_dpbusd_epi32(high[0][q], weights, x[0]);
+      high[1][q] = _mm512_dpbusd_epi32(high[1][q], weights, x[1]);
     }
   }
-  HEADQ_UNROLL
-  for (int q = 0; q < kQueries; ++q) {
-    HEADQ_UNROLL
-    for (int i = 0; i < kTermsAtOnce; ++i) {
-      out[q * kTermsAtOnce + i] = 256 * static_cast<int64_t>(_mm512_reduce_add_epi32(high[i][q])) +
-                                  _mm512_reduce_add_epi32(low[i][q]);
-    }
+  const auto joined = [&](int q, int i) {
+    if (q >= kQueries) return _mm512_setzero_si512();
+    return _mm512_add_epi32(_mm512_slli_epi32(high[i][q], 8), low[i][q]);
+  };
+  _mm_storeu_ps(out, lane_sums(joined(0, 0), joined(0, 1), joined(1, 0), joined(1, 1)));
+  if (kQueries == 3) {
+    _mm_storeu_ps(out + 4, lane_sums(joined(2, 0), joined(2, 1), joined(2, 0), joined(2, 1)));
   }
 }
 
-void value_dots(const uint8_t* const* codes, int n_blocks, const int* group, const int8_t* tables,
-                int n_terms, const uint8_t* w, int n_queries, float* out) {
-  for (int first = 0; first < n_queries; first += 3) {
+template <int kTables>
+constexpr decltype(&value_dots_of<1, kTables>) kValueDots[3] = {
+    value_dots_of<1, kTables>, value_dots_of<2, kTables>, value_dots_of<3, kTables>};
+
+void value_dots(const uint8_t* const* codes, int n_blocks, int group_begin, int group_end,
+                const int* group, const int8_t* tables, int n_sums, const uint8_t* w, int n_queries,
+                uint8_t* nibbles, float* out) {
+  unpack_nibbles(codes, n_blocks, group_begin, group_end, nibbles);
+  const size_t block_bytes = static_cast<size_t>(group_end - group_begin) * 64;
+  const size_t w_stride = static_cast<size_t>(n_queries) * kWeightBytes;
+  for (int first = 0; first < n_queries; first += 3, w += 3 * kWeightBytes) {
     const int n = n_queries - first < 3 ? n_queries - first : 3;
-    const auto run = n == 3 ? value_dots_of<3> : n == 2 ? value_dots_of<2> : value_dots_of<1>;
     uint32_t has_high = 0;
     for (int b = 0; b < n_blocks; ++b) {
       __m512i any = _mm512_setzero_si512();
-      for (int q = first; q < first + n; ++q) {
-        any = _mm512_or_si512(any, _mm512_loadu_si512(w + (b * n_queries + q) * kWeightBytes));
+      for (int q = 0; q < n; ++q) {
+        any = _mm512_or_si512(any, _mm512_loadu_si512(w + static_cast<size_t>(b) * w_stride + q * kWeightBytes));
       }
       has_high |= static_cast<uint32_t>(_mm512_test_epi32_mask(any, any) != 0) << b;
     }
-    for (int i = 0; i < n_terms; i += kTermsAtOnce) {
-      const int some = n_terms - i < kTermsAtOnce ? n_terms - i : kTermsAtOnce;
-      int64_t sums[3 * kTermsAtOnce];
-      run(codes, n_blocks, has_high, group + i, tables + i * 16, some, w + first * kWeightBytes, n_queries,
-          sums);
+    for (int i = 0; i < n_sums; i += 2) {
+      const int sums[2] = {i, i + 1 < n_sums ? i + 1 : i};
+      SumPair pair;
+      for (int j = 0; j < 2; ++j) {
+        const int* at = group + 2 * sums[j];
+        pair.offset[j][0] = (at[0] - group_begin) * 64;
+        pair.offset[j][1] = at[1] < 0 ? pair.offset[j][0] : (at[1] - group_begin) * 64;
+        pair.tables[j] = tables + sums[j] * 32;
+      }
+      const bool single = group[2 * sums[0] + 1] < 0 && group[2 * sums[1] + 1] < 0;
+      float dots[8];
+      (single ? kValueDots<1>[n - 1] : kValueDots<2>[n - 1])(nibbles, block_bytes, n_blocks, has_high,
+                                                             pair, w, w_stride, dots);
       for (int q = 0; q < n; ++q) {
-        for (int j = 0; j < some; ++j) {
-          out[(first + q) * n_terms + i + j] = static_cast<float>(sums[q * kTermsAtOnce + j]);
-        }
+        float* to = out + (first + q) * n_sums;
+        to[sums[1]] = dots[2 * q + 1];
+        to[sums[0]] = dots[2 * q];
       }
     }
   }
@@ -328,14 +368,12 @@ __m512 exp_of(__m512 x) {
   const __mmask16 live = _mm512_cmp_ps_mask(x, _mm512_set1_ps(kExpLowest), _CMP_NLT_UQ);
   const __m512 n = _mm512_roundscale_ps(_mm512_mul_ps(x, _mm512_set1_ps(kLog2e)),
                                         _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
-  __m512 r = _mm512_sub_ps(x, _mm512_mul_ps(n, _mm512_set1_ps(kLn2Hi)));
-  r = _mm512_sub_ps(r, _mm512_mul_ps(n, _mm512_set1_ps(kLn2Lo)));
+  __m512 r = _mm512_fnmadd_ps(n, _mm512_set1_ps(kLn2Hi), x);
+  r = _mm512_fnmadd_ps(n, _mm512_set1_ps(kLn2Lo), r);
   __m512 y = _mm512_set1_ps(kExpTaylor[0]);
-  for (int i = 1; i < 5; ++i) {
-    y = _mm512_add_ps(_mm512_mul_ps(y, r), _mm512_set1_ps(kExpTaylor[i]));
-  }
-  y = _mm512_add_ps(_mm512_mul_ps(y, r), _mm512_set1_ps(1.0f));
-  y = _mm512_add_ps(_mm512_mul_ps(y, r), _mm512_set1_ps(1.0f));
+  for (int i = 1; i < 5; ++i) y = _mm512_fmadd_ps(y, r, _mm512_set1_ps(kExpTaylor[i]));
+  y = _mm512_fmadd_ps(y, r, _mm512_set1_ps(1.0f));
+  y = _mm512_fmadd_ps(y, r, _mm512_set1_ps(1.0f));
   const __m512i exponent =
       _mm512_slli_epi32(_mm512_add_epi32(_mm512_cvtps_epi32(n), _mm512_set1_epi32(127)), 23);
   return _mm512_maskz_mul_ps(live, y, _mm512_castsi512_ps(exponent));

@@ -106,17 +106,24 @@ void quantise_weights(const float* p, const float* scale, uint64_t mask, float i
   std::memcpy(w, integers, sizeof(integers));
 }
 
-void value_dots(const uint8_t* const* codes, int n_blocks, const int* group, const int8_t* tables,
-                int n_terms, const uint8_t* w, int n_queries, float* out) {
+void value_dots(const uint8_t* const* codes, int n_blocks, int, int, const int* group,
+                const int8_t* tables, int n_sums, const uint8_t* w, int n_queries, uint8_t*,
+                float* out) {
   for (int q = 0; q < n_queries; ++q) {
-    for (int i = 0; i < n_terms; ++i) {
+    for (int i = 0; i < n_sums; ++i) {
+      const int first = group[2 * i], second = group[2 * i + 1];
+      const int8_t* table = tables + i * 32;
       int64_t sum = 0;
       for (int b = 0; b < n_blocks; ++b) {
         int16_t weights[64];
         std::memcpy(weights, w + (b * n_queries + q) * kWeightBytes, sizeof(weights));
-        for (int t = 0; t < 64; ++t) sum += weights[t] * tables[i * 16 + nibble(codes[b], group[i], t)];
+        for (int t = 0; t < 64; ++t) {
+          int x = table[nibble(codes[b], first, t)];
+          if (second >= 0) x += table[16 + nibble(codes[b], second, t)];
+          sum += weights[t] * x;
+        }
       }
-      out[q * n_terms + i] = static_cast<float>(sum);
+      out[q * n_sums + i] = static_cast<float>(sum);
     }
   }
 }
@@ -153,12 +160,12 @@ float max_score(const float* scores, int n) {
 float exp_of(float x) {
   if (x < kExpLowest) return 0.0f;
   const float n = std::nearbyintf(x * kLog2e);
-  float r = x - n * kLn2Hi;
-  r = r - n * kLn2Lo;
+  float r = std::fma(-n, kLn2Hi, x);
+  r = std::fma(-n, kLn2Lo, r);
   float y = kExpTaylor[0];
-  for (int i = 1; i < 5; ++i) y = y * r + kExpTaylor[i];
-  y = y * r + 1.0f;
-  y = y * r + 1.0f;
+  for (int i = 1; i < 5; ++i) y = std::fma(y, r, kExpTaylor[i]);
+  y = std::fma(y, r, 1.0f);
+  y = std::fma(y, r, 1.0f);
   const int32_t exponent = (static_cast<int32_t>(n) + 127) << 23;
   float power;
   std::memcpy(&power, &exponent, sizeof(power));

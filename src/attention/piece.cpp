@@ -39,7 +39,7 @@ PieceContext::CodecSizes::CodecSizes(const SideStore& side) {
     raise(n_unpacked, static_cast<size_t>(codec.n_unpacked()));
     raise(n_groups, static_cast<size_t>(codec.layout().n_groups));
     raise(n_params, static_cast<size_t>(codec.layout().n_params));
-    raise(n_value_terms, codec.terms().group.size());
+    raise(n_sums, codec.sums().n());
     raise(n_coords, static_cast<size_t>(codec.n_coords()));
     raise(n_rows, static_cast<size_t>(std::max(codec.n_coords(), codec.n_coef())));
   }
@@ -60,8 +60,9 @@ struct PieceContext::Work {
   uint8_t* hi = nullptr;
   float* value_params = nullptr;     // [blocks][value n_params]
   uint8_t* w = nullptr;              // [blocks][queries][kWeightBytes]
-  float* dots = nullptr;             // [queries][value terms]
+  float* dots = nullptr;             // [queries][value sums]
   float* masked = nullptr;           // [64]
+  uint8_t* nibbles = nullptr;        // [blocks][value n_groups][64]
   const uint8_t** codes = nullptr;   // [blocks] that some query reads packed
   uint64_t* coded = nullptr;         // [blocks][rows] the cells that are
   int* block_of = nullptr;           // [blocks] of the piece
@@ -97,8 +98,9 @@ PieceContext::Work PieceContext::work_at(float* base) const {
     work.take(base, work.hi, n * key.n_groups * 16);
     work.take(base, work.value_params, kPieceBlocks * value.n_params);
     work.take(base, work.w, kPieceBlocks * n * kWeightBytes);
-    work.take(base, work.dots, n * value.n_value_terms);
+    work.take(base, work.dots, n * value.n_sums);
     work.take(base, work.masked, kBlockTokens);
+    work.take(base, work.nibbles, kPieceBlocks * value.n_groups * kBlockTokens);
     work.take(base, work.codes, kPieceBlocks);
     work.take(base, work.coded, kPieceBlocks * rows);
     work.take(base, work.block_of, kPieceBlocks);
@@ -171,13 +173,6 @@ PieceContext::BlockView PieceContext::view(const SideStore& side, const Tile& ti
   out.codec = &side.codec(tile.kv_head);
   out.packed = side.packed(out.at, tile.kv_head);
   return out;
-}
-
-// Brings the codes near: they lie where no prefetcher foresees them.
-void PieceContext::BlockView::prefetch() const {
-  if (codec == nullptr) return;
-  const size_t n = codec->layout().bytes();
-  for (size_t i = 0; i < n; i += 64) __builtin_prefetch(packed + i, 0, 2);
 }
 
 void PieceContext::load_params(const BlockView& view, float* params) const {
@@ -366,24 +361,26 @@ void PieceContext::weigh_segment(const Codec& codec, const Segment& segment, con
     return work.scores + static_cast<size_t>(i) * kPieceTokens + work.block_of[b] * kBlockTokens;
   };
   const auto coded_of = [&](int b, int i) { return work.coded[b * tile.n_rows + i / group_]; };
-  const int n_terms = segment.term_end - segment.term_begin;
-  const ValueTerms& terms = codec.terms();
-  std::fill_n(work.dots, tile.n_queries * n_terms, 0.0f);
+  const size_t first_sum = static_cast<size_t>(segment.sum_begin);
+  const int n_sums = segment.sum_end - segment.sum_begin;
   float unit[kTileFrom], zero[kTileFrom];
   for (int i = 0; i < tile.n_queries; ++i) {
-    float largest = 0.0f;
+    float largest = 1.0f;  // weights are at most 1, and so precise enough where they are less
     zero[i] = 0.0f;
-    for (int b = 0; b < n_coded; ++b) {
-      const float* scale = scale_of(b);
-      const float* p = weights_of(b, i);
-      const uint64_t coded = coded_of(b, i);
-      largest = std::max(largest, kernels_.max_weight(p, scale, coded));
-      if (scale == nullptr || coded == 0) continue;
-      if (coded != ~uint64_t{0}) {
-        for (int t = 0; t < kBlockTokens; ++t) work.masked[t] = (coded >> t & 1) != 0 ? p[t] : 0.0f;
-        p = work.masked;
+    if (segment.token_params >= 0) {
+      largest = 0.0f;
+      for (int b = 0; b < n_coded; ++b) {
+        const float* scale = scale_of(b);
+        const float* p = weights_of(b, i);
+        const uint64_t coded = coded_of(b, i);
+        largest = std::max(largest, kernels_.max_weight(p, scale, coded));
+        if (coded == 0) continue;
+        if (coded != ~uint64_t{0}) {
+          for (int t = 0; t < kBlockTokens; ++t) work.masked[t] = (coded >> t & 1) != 0 ? p[t] : 0.0f;
+          p = work.masked;
+        }
+        zero[i] += kernels_.dot64(p, scale + kBlockTokens);
       }
-      zero[i] += kernels_.dot64(p, scale + kBlockTokens);
     }
     unit[i] = largest / static_cast<float>(kWeightTop);
     const float inv_unit = largest > 0.0f ? static_cast<float>(kWeightTop) / largest : 0.0f;
@@ -392,15 +389,16 @@ void PieceContext::weigh_segment(const Codec& codec, const Segment& segment, con
                                 work.w + (b * tile.n_queries + i) * kWeightBytes);
     }
   }
-  kernels_.value_dots(work.codes, n_coded, terms.group.data() + segment.term_begin,
-                      terms.table.data() + segment.term_begin * 16, n_terms, work.w, tile.n_queries,
-                      work.dots);
-  const int* coord = terms.coord.data() + segment.term_begin;
-  const float* term_scale = terms.scale.data() + segment.term_begin;
+  const ValueSums& sums = codec.sums();
+  kernels_.value_dots(work.codes, n_coded, segment.group_begin, segment.group_end,
+                      sums.group.data() + first_sum * 2, sums.table.data() + first_sum * 32, n_sums,
+                      work.w, tile.n_queries, work.nibbles, work.dots);
+  const int* coord = sums.coord.data() + first_sum;
+  const float* sum_scale = sums.scale.data() + first_sum;
   for (int i = 0; i < tile.n_queries; ++i) {
     float* acc = accumulators(partial, i) + value_stride_;
-    const float* dots = work.dots + i * n_terms;
-    for (int j = 0; j < n_terms; ++j) acc[coord[j]] += unit[i] * term_scale[j] * dots[j];
+    const float* dots = work.dots + i * n_sums;
+    for (int j = 0; j < n_sums; ++j) acc[coord[j]] += unit[i] * sum_scale[j] * dots[j];
     if (segment.token_params < 0) continue;
     const int* order = codec.coord_order().data();
     for (int c = segment.coord_begin; c < segment.coord_end; ++c) acc[order[c]] += zero[i];
@@ -519,8 +517,6 @@ bool PieceContext::run_piece(size_t tile_index, size_t piece, float* scratch,
   for (int b = 0; b < n; ++b) {
     float* scores = work.scores + b * kBlockTokens;
     if ((seen_blocks >> b & 1) != 0) {
-      if (b + 1 < n) view(cache_.keys(), tile, first + b + 1).prefetch();
-      view(cache_.values(), tile, first + b).prefetch();
       score_block(tile, first + b, scores, work);
       continue;
     }

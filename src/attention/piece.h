@@ -72,14 +72,12 @@ class PieceContext {
     uint64_t packed_from = 0;         // own stamp from which a query reads packed what it can
     const Codec* codec = nullptr;     // null when nothing of the block is packed
     const uint8_t* packed = nullptr;
-
-    void prefetch() const;
   };
 
   // Sizes of a side's work space, the largest over its heads; zeros for a dense side.
   struct CodecSizes {
     size_t n_segments = 0, n_terms = 0, n_unpacked = 0, n_groups = 0, n_params = 0;
-    size_t n_value_terms = 0, n_coords = 0, n_rows = 0;  // n_rows: of Codec::coordinates()
+    size_t n_sums = 0, n_coords = 0, n_rows = 0;  // n_rows: of Codec::coordinates()
 
     explicit CodecSizes(const SideStore& side);
   };

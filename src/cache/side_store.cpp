@@ -2,11 +2,27 @@
 
 #include <algorithm>
 #include <cstring>
+#include <numeric>
 
 namespace headq {
 namespace {
 
 int padded(int n, int multiple) { return (n + multiple - 1) / multiple * multiple; }
+
+// Bytes of one head's block, to a multiple of 16.
+std::vector<size_t> packed_sizes(const std::vector<std::unique_ptr<Codec>>& codecs) {
+  std::vector<size_t> sizes;
+  for (const auto& codec : codecs) {
+    sizes.push_back(static_cast<size_t>(padded(static_cast<int>(codec->layout().bytes()), 16)));
+  }
+  return sizes;
+}
+
+std::vector<size_t> offsets_of(const std::vector<size_t>& sizes) {
+  std::vector<size_t> offsets(sizes.size() + 1, 0);
+  std::partial_sum(sizes.begin(), sizes.end(), offsets.begin() + 1);
+  return offsets;
+}
 
 int rank_of(uint64_t mask, int t) { return std::popcount(mask & ((uint64_t{1} << t) - 1)); }
 
@@ -17,15 +33,12 @@ SideStore::SideStore(int n_head, int head_dim, std::vector<std::unique_ptr<Codec
     : n_head_(n_head),
       head_dim_(head_dim),
       stride_(padded(head_dim, 16)),
+      packed_bytes_of_(packed_sizes(codecs)),
+      head_offset_(offsets_of(packed_bytes_of_)),
       codecs_(std::move(codecs)),
       blocks_(n_blocks),
-      pool_(pool) {
-  head_offset_.push_back(0);
-  for (const auto& codec : codecs_) {
-    head_offset_.push_back(head_offset_.back() +
-                           static_cast<size_t>(padded(static_cast<int>(codec->layout().bytes()), 16)));
-  }
-}
+      packed_(head_offset_.back() * n_blocks),
+      pool_(pool) {}
 
 SideStore::~SideStore() {
   for (Block& block : blocks_) free_dense(block);
@@ -39,9 +52,11 @@ void SideStore::free_dense(Block& block) {
 }
 
 void SideStore::free_packed(Block& block) {
-  if (block.packed) packed_bytes_ -= block_bytes();
-  block.packed.reset();
   block.packed_mask = 0;
+  if (!block.has_packed) return;
+  block.has_packed = false;
+  packed_bytes_ -= block_bytes();
+  if (packed_bytes_ == 0) packed_.release();
 }
 
 // Copies the dense rows in mask between chunks of any capacity; to.dense_mask must be set.
@@ -134,8 +149,8 @@ void SideStore::get(size_t index, int t, Half* row) const {
 
 void SideStore::begin_pack(size_t index) {
   Block& block = blocks_[index];
-  if (block.packed) return;
-  block.packed = std::make_unique<uint8_t[]>(block_bytes());
+  if (block.has_packed) return;
+  block.has_packed = true;
   packed_bytes_ += block_bytes();
 }
 
@@ -146,7 +161,7 @@ void SideStore::pack_head(size_t index, int head, uint64_t mask) {
     get_head(index, head, t, rows + t * head_dim_);
   }
   const Block& block = blocks_[index];
-  uint8_t* out = block.packed.get() + head_offset_[static_cast<size_t>(head)];
+  uint8_t* out = packed_head(index, head);
   if ((mask & ~block.restored_mask) == 0) {
     codec(head).reencode(rows, mask, out);
   } else {
@@ -195,7 +210,9 @@ void SideStore::copy_block(const SideStore& from, size_t from_index, size_t to_i
   free_packed(target);
   if (source.packed_mask != 0) {
     begin_pack(to_index);
-    std::memcpy(target.packed.get(), source.packed.get(), block_bytes());
+    for (int head = 0; head < n_head_; ++head) {
+      std::memcpy(packed_head(to_index, head), from.packed(from_index, head), packed_stride(head));
+    }
     target.packed_mask = source.packed_mask;
     target.restored_mask = source.restored_mask;
   }

@@ -7,6 +7,7 @@
 
 #include "cache/dense_pool.h"
 #include "codec/codec.h"
+#include "core/lazy_memory.h"
 
 namespace headq {
 
@@ -33,9 +34,11 @@ class SideStore {
   uint64_t held_mask(size_t block) const { return packed_mask(block) | dense_mask(block); }
 
   // Packed bytes of one head's block; valid when packed_mask is not 0.
+  // Blocks of a head lie side by side, packed_stride(head) apart.
   const uint8_t* packed(size_t block, int head) const {
-    return blocks_[block].packed.get() + head_offset_[static_cast<size_t>(head)];
+    return packed_.data() + packed_offset(block, head);
   }
+  size_t packed_stride(int head) const { return packed_bytes_of_[static_cast<size_t>(head)]; }
 
   // Dense row of a cell that is in dense_mask: [row_stride()], zeros behind head_dim.
   const Half* dense_row(size_t block, int head, int t) const {
@@ -78,10 +81,10 @@ class SideStore {
   struct Block {
     uint64_t packed_mask = 0;
     uint64_t dense_mask = 0;
-    uint64_t restored_mask = 0;         // cells whose row came as f16
-    std::unique_ptr<uint8_t[]> packed;  // heads at head_offset_
-    DensePool::Chunk dense;             // [n_head][capacity][stride_]
-    uint32_t capacity = 0;              // 64: row t at index t; less: rows of dense_mask in order
+    uint64_t restored_mask = 0;  // cells whose row came as f16
+    DensePool::Chunk dense;      // [n_head][capacity][stride_]
+    uint32_t capacity = 0;       // 64: row t at index t; less: rows of dense_mask in order
+    bool has_packed = false;     // its part of packed_ is in use
   };
 
   size_t chunk_halves(uint32_t capacity) const {
@@ -91,15 +94,22 @@ class SideStore {
   void open(Block& block);
   void free_dense(Block& block);
   void free_packed(Block& block);
-  size_t block_bytes() const { return head_offset_.back(); }
+  size_t packed_offset(size_t block, int head) const {
+    const size_t h = static_cast<size_t>(head);
+    return head_offset_[h] * blocks_.size() + block * packed_bytes_of_[h];
+  }
+  uint8_t* packed_head(size_t block, int head) { return packed_.data() + packed_offset(block, head); }
+  size_t block_bytes() const { return head_offset_.back(); }  // of all heads
   void copy_dense_rows(const Block& from, uint64_t mask, Block& to);
 
   int n_head_;
   int head_dim_;
   int stride_;
-  std::vector<size_t> head_offset_;  // of each head in a packed block, and its size at the end
+  std::vector<size_t> packed_bytes_of_;  // a head's block
+  std::vector<size_t> head_offset_;      // sums of these, [n_head + 1]
   std::vector<std::unique_ptr<Codec>> codecs_;
   std::vector<Block> blocks_;
+  LazyMemory packed_;  // [n_head][n_blocks] blocks
   DensePool& pool_;
   size_t packed_bytes_ = 0;
 };

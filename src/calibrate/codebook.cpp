@@ -375,13 +375,31 @@ class CodebookFit {
   std::vector<double> coord_error_;    // weighted mean of each coordinate's squared error then
 };
 
-// Codewords as 8-bit integers with one scale a term.
-void quantise(const std::vector<float>& table, NibCode& code) {
-  for (size_t i = 0; i < table.size() / kStates; ++i) {
+float largest_entry(const float* term) {
+  float largest = 0.0f;
+  for (int s = 0; s < kStates; ++s) largest = std::max(largest, std::abs(term[s]));
+  return largest;
+}
+
+// Codewords as 8-bit integers with one scale a term. The two terms of a coordinate of fitted nibbles get
+// the same, and sums within 8 bits, so that readers can add them as integers (ValueSums).
+void quantise(const std::vector<float>& table, std::span<const NibbleCut> cuts, NibCode& code) {
+  std::vector<int> coord;        // [n_terms]
+  std::vector<float> reached(static_cast<size_t>(cuts.back().end), 0.0f);  // a coordinate's largest sum
+  std::vector<bool> is_fitted(reached.size(), true);
+  for (size_t g = 0; g < cuts.size(); ++g) {
+    for (int c = code.reach[2 * g]; c < code.reach[2 * g + 1]; ++c) {
+      reached[static_cast<size_t>(c)] += largest_entry(table.data() + coord.size() * kStates);
+      coord.push_back(c);
+    }
+    for (int c = cuts[g].first; c < cuts[g].end; ++c) {
+      if (cuts[g].role != NibbleRole::kFitted) is_fitted[static_cast<size_t>(c)] = false;
+    }
+  }
+  for (size_t i = 0; i < coord.size(); ++i) {
     const float* term = table.data() + i * kStates;
-    float largest = 0.0f;
-    for (int s = 0; s < kStates; ++s) largest = std::max(largest, std::abs(term[s]));
-    const float scale = largest / kLargestEntry;
+    const size_t c = static_cast<size_t>(coord[i]);
+    const float scale = (is_fitted[c] ? reached[c] : largest_entry(term)) / kLargestEntry;
     code.scale.push_back(scale);
     for (int s = 0; s < kStates; ++s) {
       code.codebook.push_back(
@@ -405,7 +423,7 @@ FittedCodebook fit_codebook(const CodebookSamples& samples, std::span<const Nibb
   for (int i = 0; i < options.n_iterations; ++i) fit.iterate_all(samples.n());
   FittedCodebook out;
   out.code.reach = fit.reach();
-  quantise(fit.table(), out.code);
+  quantise(fit.table(), cuts, out.code);
   fit.set_table(nib_table(out.code));
   out.error = fit.code(samples.n());
   return out;

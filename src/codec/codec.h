@@ -35,18 +35,23 @@ struct BlockLayout {
 // own parameters), or two parameters of each token, x = zero[t] + scale[t] * table.
 struct Segment {
   int group_begin = 0, group_end = 0;
-  int term_begin = 0, term_end = 0;
+  int sum_begin = 0, sum_end = 0;      // of its values
   int coord_begin = 0, coord_end = 0;  // coded coordinates this segment covers
   int token_params = -1;  // offset in halves of scale[64], zero[64] within the parameters, or -1
 };
 
-// Each coordinate's shares of the nibbles: term i adds scale[i] * table_i[n of group[i]] to
-// coordinate coord[i].
-struct ValueTerms {
-  std::vector<int> group;
-  std::vector<int> coord;
-  std::vector<float> scale;
-  std::vector<int8_t> table;  // [n_terms][16]
+// What makes up the coordinates of values: sum i adds scale[i] * x_i to coordinate coord[i],
+//   x_i = table_i0[n of group[i][0]] + table_i1[n of group[i][1]], |x_i| <= 127,
+// or the first of the two alone, where group[i][1] is -1 and its table zeros.
+struct ValueSums {
+  std::vector<int> group;     // [n][2]
+  std::vector<int> coord;     // [n]
+  std::vector<float> scale;   // [n]
+  std::vector<int8_t> table;  // [n][2][16]
+
+  size_t n() const { return coord.size(); }
+  // Adds scale * table[n of group] to a coordinate: joins a sum that is there, where that is exact.
+  void add(int group, int coord, float scale, std::span<const int8_t, 16> table);
 };
 
 // Codes one head's keys or values and says how they are read. Immutable and thread-safe.
@@ -97,9 +102,9 @@ class Codec {
 
   // --- Values are read through a weighted sum:
   //   sum_t p_t v(t) = S(acc),
-  //   acc[c] = sum_t p_t (zero_s(t) + scale_s(t) * sum over the terms i of c of scale_i * table_i[n(t)]).
+  //   acc[c] = sum_t p_t (zero_s(t) + scale_s(t) * sum over the sums i of c of scale_i * x_i(t)).
 
-  virtual const ValueTerms& terms() const = 0;
+  virtual const ValueSums& sums() const = 0;
   virtual std::span<const int> coord_order() const = 0;  // what the segments' ranges index
   virtual int n_coords() const = 0;
   // out [head_dim] += S(acc), acc [n_coords()].

@@ -1,6 +1,7 @@
 #include "codec/nib_codec.h"
 
 #include <algorithm>
+#include <array>
 
 #include "codec/dot.h"
 #include "codec/nib_file.h"
@@ -53,27 +54,22 @@ NibCodec::NibCodec(int head_dim, const NibCode& code, int wrong_sign)
   }
   layout_.n_groups = trellis_.n_nibbles();
   const int first_wrong = std::max(layout_.n_groups - wrong_sign, 0);
-  const int n_terms = trellis_.term_begin().back();
   for (int g = 0; g < layout_.n_groups; ++g) {
     const float sign = g < first_wrong ? 1.0f : -1.0f;
     const size_t s = static_cast<size_t>(g);
     for (int i = trellis_.term_begin()[s]; i < trellis_.term_begin()[s + 1]; ++i) {
       const size_t term = static_cast<size_t>(i);
-      value_terms_.group.push_back(g);
-      value_terms_.coord.push_back(trellis_.coords()[term]);
-      value_terms_.scale.push_back(sign * code.scale[term]);
+      const float scale = sign * code.scale[term];
+      const std::span<const int8_t, 16> table(code.codebook.data() + term * 16, 16);
+      sums_.add(g, trellis_.coords()[term], scale, table);
+      for (int8_t x : table) patterns_.push_back(scale * static_cast<float>(x));
     }
   }
-  value_terms_.table = code.codebook;
-  for (size_t i = 0; i < code.codebook.size(); ++i) {
-    patterns_.push_back(value_terms_.scale[i / 16] * static_cast<float>(code.codebook[i]));
-  }
-  value_terms_.group.push_back(0);
-  value_terms_.coord.push_back(trellis_.n_coords());
-  value_terms_.scale.push_back(1.0f);
-  value_terms_.table.insert(value_terms_.table.end(), 16, 1);
+  std::array<int8_t, 16> ones;
+  ones.fill(1);
+  sums_.add(0, trellis_.n_coords(), 1.0f, ones);
   segment_ = {.group_end = layout_.n_groups,
-              .term_end = n_terms + 1,
+              .sum_end = static_cast<int>(sums_.n()),
               .coord_end = trellis_.n_coords() + 1};
 }
 

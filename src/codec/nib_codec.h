@@ -31,7 +31,7 @@ class NibCodec : public Codec {
   float term_coefficients(const float* coef, const float* unpacked, float* c) const override;
 
   // The last coordinate is the sum of the weights, which the mean is multiplied with.
-  const ValueTerms& terms() const override { return value_terms_; }
+  const ValueSums& sums() const override { return sums_; }
   std::span<const int> coord_order() const override { return {}; }
   int n_coords() const override { return trellis_.n_coords() + 1; }
   void synthesise(const float* acc, float* out) const override;
@@ -48,7 +48,7 @@ class NibCodec : public Codec {
   std::vector<float> patterns_;  // [n_terms][16] as read
   BlockLayout layout_;
   Segment segment_;
-  ValueTerms value_terms_;
+  ValueSums sums_;
 };
 
 // The table of a code: scale * codebook, [n_terms][16].

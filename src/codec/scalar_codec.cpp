@@ -1,6 +1,7 @@
 #include "codec/scalar_codec.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <numeric>
 
@@ -72,7 +73,7 @@ void ScalarCodec::plan_segment(const std::vector<int>& list, const Widths& width
   // A token's two parameters hold for all of its channels, so narrow ones take every few steps.
   const int shared_levels = (1 << (widths.n_wide > 0 ? 2 * widths.narrow : widths.narrow)) - 1;
   Segment segment{.group_begin = layout_.n_groups,
-                  .term_begin = static_cast<int>(slots_.size()),
+                  .sum_begin = static_cast<int>(slots_.size()),
                   .coord_begin = static_cast<int>(order_.size())};
   bool half_used = false;
   for (size_t i = 0; i < list.size(); ++i) {
@@ -92,7 +93,7 @@ void ScalarCodec::plan_segment(const std::vector<int>& list, const Widths& width
   if (token_params) segment.token_params = layout_.n_params;
   layout_.n_params += 2 * (token_params ? kBlockTokens : static_cast<int>(list.size()));
   segment.group_end = layout_.n_groups;
-  segment.term_end = static_cast<int>(slots_.size());
+  segment.sum_end = static_cast<int>(slots_.size());
   segment.coord_end = static_cast<int>(order_.size());
   segments_.push_back(segment);
 }
@@ -117,20 +118,18 @@ void ScalarCodec::finish_plan() {
   for (const Slot& slot : slots_) {
     ++term_begin_[static_cast<size_t>(slot.group) + 1];
     const Coord& coord = coords_[static_cast<size_t>(slot.coord)];
-    value_terms_.group.push_back(slot.group);
-    value_terms_.coord.push_back(slot.coord);
-    value_terms_.scale.push_back(static_cast<float>(slot.mult * coord.step));
     const int index = static_cast<int>(term_coord_.size());
     terms_in_order_ = terms_in_order_ && slot.coord == index && order_[static_cast<size_t>(index)] == index &&
                       coord.param >= 0;
     term_coord_.push_back(slot.coord);
     term_param_.push_back(coord.param);
     term_factor_.push_back(static_cast<float>(slot.mult * coord.step));
+    std::array<int8_t, 16> table;
     for (int n = 0; n < 16; ++n) {
-      const int code = (n >> slot.shift) & ((1 << slot.bits) - 1);
-      patterns_.push_back(static_cast<float>(code));
-      value_terms_.table.push_back(static_cast<int8_t>(code));
+      table[static_cast<size_t>(n)] = static_cast<int8_t>((n >> slot.shift) & ((1 << slot.bits) - 1));
+      patterns_.push_back(table[static_cast<size_t>(n)]);
     }
+    sums_.add(slot.group, slot.coord, term_factor_.back(), table);
   }
   std::partial_sum(term_begin_.begin(), term_begin_.end(), term_begin_.begin());
 }
@@ -348,8 +347,8 @@ void ScalarCodec::unpack(const float* params, float* unpacked) const {
   const size_t n_terms = slots_.size();
   if (terms_in_order_) {
     for (const Segment& segment : segments_) {
-      const size_t first = static_cast<size_t>(segment.term_begin);
-      const size_t n = static_cast<size_t>(segment.term_end) - first;
+      const size_t first = static_cast<size_t>(segment.sum_begin);
+      const size_t n = static_cast<size_t>(segment.sum_end) - first;
       multiply(params + term_param_[first], term_factor_.data() + first, n, unpacked + first);
       std::copy_n(params + coords_[first].zero_param, n, unpacked + n_terms + first);
     }
@@ -390,11 +389,11 @@ void ScalarCodec::coordinates(const uint8_t* block, float* y) const {
       const int zero = coords_[static_cast<size_t>(c)].zero_param;
       std::fill_n(y + c * kBlockTokens, kBlockTokens, zero >= 0 ? half_to_float(params[zero]) : 0.0f);
     }
-    for (int i = segment.term_begin; i < segment.term_end; ++i) {
+    for (int i = segment.sum_begin; i < segment.sum_end; ++i) {
       const size_t slot = static_cast<size_t>(i);
       const int c = slots_[slot].coord;
       const int param = coords_[static_cast<size_t>(c)].param;
-      const float unit = value_terms_.scale[slot] * (param >= 0 ? half_to_float(params[param]) : 1.0f);
+      const float unit = term_factor_[slot] * (param >= 0 ? half_to_float(params[param]) : 1.0f);
       float table[16];
       for (int n = 0; n < 16; ++n) table[n] = unit * patterns_[slot * 16 + static_cast<size_t>(n)];
       kernels_->add_lookups(block + slots_[slot].group * kGroupBytes, table, y + c * kBlockTokens);

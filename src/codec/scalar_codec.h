@@ -46,7 +46,7 @@ class ScalarCodec : public Codec {
   void unpack(const float* params, float* unpacked) const override;
   float term_coefficients(const float* coef, const float* unpacked, float* c) const override;
 
-  const ValueTerms& terms() const override { return value_terms_; }
+  const ValueSums& sums() const override { return sums_; }
   std::span<const int> coord_order() const override { return order_; }
   int n_coords() const override { return config_.head_dim; }
   void synthesise(const float* acc, float* out) const override;
@@ -101,7 +101,7 @@ class ScalarCodec : public Codec {
   std::vector<Slot> slots_;
   std::vector<int> term_begin_;
   std::vector<float> patterns_;
-  ValueTerms value_terms_;
+  ValueSums sums_;
   int n_block_coords_ = 0;
   // What a term's coefficient is made of, by term: its coordinate and the parameter and factor of its
   // scale. Lists, so that making tables for a block is a few straight loops.

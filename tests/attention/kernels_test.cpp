@@ -188,19 +188,29 @@ TEST_P(KernelLevels, AddsSums) {
 TEST_P(KernelLevels, WeightsAndValueDots) {
   std::mt19937 random(5);
   std::exponential_distribution<float> weight(30.0f);
-  for (int n_terms : {1, 2, 3, 4, 5, 64, 65}) {
+  for (int n_sums : {1, 2, 3, 4, 5, 64, 65}) {
     for (int n_queries : {1, 2, 3, 5}) {
       for (int n_blocks : {1, 3, kMostValueBlocks}) {
-        const bool extreme = n_blocks == kMostValueBlocks && n_terms == 64;  // all at their largest
-        const size_t n = static_cast<size_t>(n_terms), queries = static_cast<size_t>(n_queries);
-        auto group = filled<int>(n, [&] { return static_cast<int>(random() % n); });
-        auto tables = filled<int8_t>(n * 16, [&] { return static_cast<int8_t>(extreme ? -128 : static_cast<int>(random() % 256) - 128); });
+        const bool extreme = n_blocks == kMostValueBlocks && n_sums == 64;  // all at their largest
+        const size_t n = static_cast<size_t>(n_sums), queries = static_cast<size_t>(n_queries);
+        const int first_group = 2, n_groups = static_cast<int>(n) + 1;
+        Guarded<int> group(n * 2);
+        Guarded<int8_t> tables(n * 32);
+        for (size_t j = 0; j < n * 2; ++j) {
+          // Every third sum has one table, and all have one where there are two queries.
+          const bool absent = j % 2 == 1 && (j % 3 == 0 || n_queries == 2);
+          group.get()[j] = absent ? -1 : first_group + static_cast<int>(random() % static_cast<size_t>(n_groups));
+          const int lowest = -63 - static_cast<int>(j % 2);
+          for (size_t m = j * 16; m < j * 16 + 16; ++m) {
+            tables.get()[m] = static_cast<int8_t>(absent ? 0 : extreme ? lowest : static_cast<int>(random() % 127) + lowest);
+          }
+        }
         Guarded<uint8_t> w(static_cast<size_t>(n_blocks) * queries * kWeightBytes);
         std::vector<std::vector<uint8_t>> codes;
         std::vector<const uint8_t*> pointers;
         std::vector<int64_t> wanted(queries * n, 0);
         for (int b = 0; b < n_blocks; ++b) {
-          codes.emplace_back(n * 32);
+          codes.emplace_back(static_cast<size_t>(first_group + n_groups) * 32);
           for (uint8_t& x : codes.back()) x = static_cast<uint8_t>(random());
           for (size_t q = 0; q < queries; ++q) {
             auto p = filled<float>(64, [&] { return extreme ? 1.0f : random() % 5 == 0 ? 0.0f : weight(random); });
@@ -219,19 +229,24 @@ TEST_P(KernelLevels, WeightsAndValueDots) {
                                        w.get() + (static_cast<size_t>(b) * queries + q) * kWeightBytes);
             for (size_t i = 0; i < n; ++i) {
               for (size_t t = 0; t < 64; ++t) {
-                const size_t byte = static_cast<size_t>(group.get()[i]) * 32 + t % 32;
-                const int nibble = codes.back()[byte] >> (t / 32 * 4) & 15;
-                wanted[q * n + i] += std::lrint(x[t] * inv) * tables.get()[i * 16 + static_cast<size_t>(nibble)];
+                for (size_t j = 2 * i; j < 2 * i + 2; ++j) {
+                  if (group.get()[j] < 0) continue;
+                  const size_t byte = static_cast<size_t>(group.get()[j]) * 32 + t % 32;
+                  const int nibble = codes.back()[byte] >> (t / 32 * 4) & 15;
+                  wanted[q * n + i] += std::lrint(x[t] * inv) * tables.get()[j * 16 + static_cast<size_t>(nibble)];
+                }
               }
             }
           }
         }
         for (const auto& block : codes) pointers.push_back(block.data());
         Guarded<float> out(queries * n);
-        kernels().value_dots(pointers.data(), n_blocks, group.get(), tables.get(), n_terms, w.get(), n_queries, out.get());
-        ASSERT_TRUE(out.intact() && w.intact());
+        Guarded<uint8_t> nibbles(static_cast<size_t>(n_blocks * n_groups) * 64);
+        kernels().value_dots(pointers.data(), n_blocks, first_group, first_group + n_groups, group.get(),
+                             tables.get(), n_sums, w.get(), n_queries, nibbles.get(), out.get());
+        ASSERT_TRUE(out.intact() && w.intact() && nibbles.intact());
         for (size_t i = 0; i < wanted.size(); ++i) {
-          ASSERT_EQ(out.get()[i], static_cast<float>(wanted[i])) << n_terms << " terms, " << i;
+          ASSERT_EQ(out.get()[i], static_cast<float>(wanted[i])) << n_sums << " sums, " << i;
         }
       }
     }

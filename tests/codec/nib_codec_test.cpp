@@ -180,15 +180,18 @@ TEST_P(NibCodecShapes, TablesSumToTheScoreOfTheDecodedRow) {
 TEST_P(NibCodecShapes, WeightedSumsAreThoseOfDecodedRows) {
   const NibCodec codec(d_, code_, 0);
   const auto block = encoded(codec, oracle::normal_rows(kBlockTokens, d_, 7));
-  const ValueTerms& terms = codec.terms();
+  const ValueSums& sums = codec.sums();
   std::vector<float> acc(static_cast<size_t>(codec.n_coords()), 0.0f);
   Doubles wanted(static_cast<size_t>(d_), 0.0);
   for (int t = 0; t < kBlockTokens; ++t) {
     const float p = 0.5f + static_cast<float>(t % 7);
-    for (size_t i = 0; i < terms.group.size(); ++i) {
-      acc[static_cast<size_t>(terms.coord[i])] +=
-          p * terms.scale[i] *
-          static_cast<float>(terms.table[i * 16 + static_cast<size_t>(nibble(block, terms.group[i], t))]);
+    for (size_t i = 0; i < sums.n(); ++i) {
+      for (size_t j = 2 * i; j < 2 * i + 2; ++j) {
+        if (sums.group[j] < 0) continue;
+        acc[static_cast<size_t>(sums.coord[i])] +=
+            p * sums.scale[i] *
+            static_cast<float>(sums.table[j * 16 + static_cast<size_t>(nibble(block, sums.group[j], t))]);
+      }
     }
     const std::vector<float> row = decoded(codec, block, t);
     for (size_t i = 0; i < row.size(); ++i) wanted[i] += static_cast<double>(p) * row[i];
