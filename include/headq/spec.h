@@ -23,19 +23,27 @@ enum class SideBasis {
   kRandom,  // orthonormalised Gaussian vectors from a seed (control)
 };
 
+// Which tokens of a block have a second 2 bits of each value.
+enum class TokenChoice {
+  kNone,
+  kPaid,    // those that most squared attention (A^2) was paid to until the block was coded
+  kRandom,  // any, from a seed (control)
+};
+
 // What one side of the cache is stored as. Immutable value; parse() and to_string() are inverse.
 //
-//   spec  := base [ side ] | nib
+//   spec  := base [ side ] | a2 | nib
 //   base  := "dense" | ("kivi2" | "kivi3" | "kivi4") [ "w" <n> ] | "kivi8" |
 //            ("token2" | "token4") ["h"] ["c"]
 //   side  := ("+" | "-") "hq" <rank> "x4" [ "@query" | "@key" | "@random" [ ":" <seed> ] ]
+//   a2    := "kivi2+a2" [ "@random" [ ":" <seed> ] ]
 //   nib   := "nib" <rate> [ "@random" [ ":" <seed> ] ] [ "-last" <n> ]
 //
 // "w" gives n more channels, those with the most visible energy, twice the bits (for keys only, a
 // control for side codes). "h" rotates each row by an orthonormal Hadamard transform before it is
 // coded, "c" subtracts the profile's mean key first. A "-" in front of the side code subtracts the
 // logit correction instead of adding it (the wrong-sign control). Side codes and "c" are for keys
-// only. The rate of nib is in bits per element, on average over all layers and heads; a profile
+// only. "+a2" gives a quarter of the tokens of a block 4 bits, and is for values only. The rate of nib is in bits per element, on average over all layers and heads; a profile
 // holds the code of one rate for each side. "@random" names a code that was fitted in a random
 // basis, "-last" subtracts the terms of the last n nibbles of each head (controls).
 struct CodecSpec {
@@ -47,7 +55,8 @@ struct CodecSpec {
   int side_rank = 0;      // 0: no side code; 1..kMaxSideRank
   int side_sign = +1;     // +1 or -1
   SideBasis side_basis = SideBasis::kQuery;
-  uint64_t seed = 1;  // of the random basis
+  uint64_t seed = 1;  // of the random basis, or of random tokens
+  TokenChoice refined = TokenChoice::kNone;  // kivi2 only, values only
   double rate = 0.0;  // nib only: kMinRate..kMaxRate bits per element
   int wrong_sign = 0;  // nib only: nibbles of each head whose terms are subtracted
 
@@ -73,7 +82,7 @@ struct KvSpec {
   CodecSpec k;
   CodecSpec v;
 
-  // "K/V", or one spec for both sides (a side code then applies to the keys alone).
+  // "K/V", or one spec for both sides (a side code then applies to the keys alone, "+a2" to the values).
   static KvSpec parse(std::string_view text);
   std::string to_string() const;  // always "K/V"
 

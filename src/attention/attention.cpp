@@ -49,6 +49,13 @@ int blocks_seen(int n_kv) { return (n_kv + kBlockTokens - 1) / kBlockTokens; }
 
 }  // namespace
 
+// What rows see: [rows][n_blocks] bits of cells.
+struct Attention::Seen {
+  const uint64_t* visible = nullptr;
+  bool biased = false;  // some visible cell's mask is not 0
+  int n_blocks = 0;
+};
+
 void Attention::run(LayerCache& cache, const AttentionInputs& in, int n_threads) {
   check_rows(cache, in);
   const int n_blocks = blocks_seen(in.n_kv);
@@ -77,11 +84,73 @@ void Attention::run(LayerCache& cache, const AttentionInputs& in, int n_threads)
   });
   const bool biased = std::find(biased_.begin(), biased_.end(), 1) != biased_.end();
   cache.prepare(is_sink_, n_threads);
+  const Seen seen = {visible_.data(), biased, n_blocks};
+  if (cache.wants_paid()) {
+    run_until_coded(cache, in, seen, n_threads);
+  } else {
+    run_rows(cache, in, seen, n_threads);
+  }
+  cache.finish_read();
+}
 
+// Runs stream by stream and in spans of rows that read the same blocks packed, so that when values are
+// coded the attention of every row before is known. The result is the same for any batch, to rounding.
+void Attention::run_until_coded(LayerCache& cache, const AttentionInputs& in, const Seen& seen,
+                                int n_threads) {
+  for (int s = 0; s < in.n_streams; ++s) {
+    const int stream = in.first_stream + s;
+    const size_t of_stream = static_cast<size_t>(s);
+    for (int first = 0, end = 0; first < in.n_rows; first = end) {
+      const size_t row = of_stream * static_cast<size_t>(in.n_rows) + static_cast<size_t>(first);
+      cache.code_paid(stream, cache.written()[row].stamp, n_threads);
+      const uint64_t until = cache.next_paid_from(stream);
+      for (end = first + 1; end < in.n_rows; ++end) {
+        if (cache.written()[row + static_cast<size_t>(end - first)].stamp >= until) break;
+      }
+      AttentionInputs span = in;
+      span.n_rows = end - first;
+      span.n_streams = 1;
+      span.first_stream = stream;
+      span.first_written = row;
+      span.q += of_stream * in.q_stream + static_cast<size_t>(first) * in.q_row;
+      if (in.mask != nullptr) {
+        span.mask += of_stream * in.mask_stream + static_cast<size_t>(first) * in.mask_row;
+      }
+      span.out += row * static_cast<size_t>(in.n_head) * static_cast<size_t>(cache.shape().d_v);
+      run_rows(cache, span, {seen.visible + row * static_cast<size_t>(seen.n_blocks), seen.biased, seen.n_blocks},
+               n_threads);
+    }
+  }
+}
+
+// Adds the squared weights of the rows just run to the blocks whose values are still to be coded. Each
+// head's sums run in the order of the rows.
+void Attention::add_paid(LayerCache& cache, const AttentionInputs& in, const PieceContext& context,
+                         int n_threads) {
+  const std::vector<int> blocks = cache.waiting_blocks(in.first_stream);
+  const size_t n_heads = static_cast<size_t>(cache.shape().n_head_kv);
+  parallel_for(n_threads, n_heads, [&](size_t head, int thread) {
+    float* scratch = scratch_[static_cast<size_t>(thread)].data();
+    for (size_t tile = head; tile < context.n_tiles(); tile += n_heads) {
+      for (int block : blocks) {
+        if (block * kBlockTokens >= in.n_kv) continue;
+        context.add_paid(tile, block, norms_.data(), scratch,
+                         cache.paid_to(in.first_stream, block, static_cast<int>(head)));
+      }
+    }
+  });
+}
+
+void Attention::run_rows(LayerCache& cache, const AttentionInputs& in, const Seen& seen, int n_threads) {
   slopes_ = alibi_slopes(in.n_head, in.max_bias);
   queries_.prepare(cache, kernels_, in, PieceContext::scans(cache, in), n_threads);
-  const PieceContext context(cache, kernels_, in, queries_, visible_.data(), biased, n_blocks,
+  const PieceContext context(cache, kernels_, in, queries_, seen.visible, seen.biased, seen.n_blocks,
                              slopes_.data());
+  float* norms = nullptr;
+  if (cache.wants_paid()) {
+    norms_.resize(2 * static_cast<size_t>(in.n_streams * in.n_rows * in.n_head));
+    norms = norms_.data();
+  }
   const size_t team = static_cast<size_t>(std::max(n_threads, 1));
   if (scratch_.size() < team) scratch_.resize(team);
   for (auto& scratch : scratch_) {
@@ -104,7 +173,7 @@ void Attention::run(LayerCache& cache, const AttentionInputs& in, int n_threads)
           context.merge(total + partial, total);
         }
       }
-      context.finish(tile, total);
+      context.finish(tile, total, norms);
     });
   } else {
     partials_.resize(n_tiles * (n_pieces + 1) * partial);
@@ -121,10 +190,10 @@ void Attention::run(LayerCache& cache, const AttentionInputs& in, int n_threads)
       for (size_t piece = 0; piece < n_pieces; ++piece) {
         if (ran_[tile * n_pieces + piece] != 0) context.merge(total + (1 + piece) * partial, total);
       }
-      context.finish(tile, total);
+      context.finish(tile, total, norms);
     });
   }
-  cache.finish_read();
+  if (norms != nullptr) add_paid(cache, in, context, n_threads);
 }
 
 }  // namespace headq

@@ -11,6 +11,8 @@
 
 namespace headq {
 
+class PieceContext;
+
 // ALiBi slopes of the heads (Press, Smith, Lewis 2021, section 3; for head counts that are no power
 // of two, the odd slopes of the next one); all 1 without a bias.
 std::vector<float> alibi_slopes(int n_head, float max_bias);
@@ -28,6 +30,12 @@ class Attention {
   const Kernels& kernels() const { return kernels_; }
 
  private:
+  struct Seen;
+
+  void run_rows(LayerCache& cache, const AttentionInputs& in, const Seen& seen, int n_threads);
+  void run_until_coded(LayerCache& cache, const AttentionInputs& in, const Seen& seen, int n_threads);
+  void add_paid(LayerCache& cache, const AttentionInputs& in, const PieceContext& context, int n_threads);
+
   const Kernels& kernels_;
   std::vector<uint64_t> visible_;  // [n_streams][n_rows][blocks]
   std::vector<uint8_t> is_sink_;   // [n_streams][n_rows]
@@ -35,6 +43,7 @@ class Attention {
   std::vector<float> slopes_;      // [n_head]
   Queries queries_;
   std::vector<float> partials_;    // see piece.h
+  std::vector<float> norms_;       // [queries of the op][2] where attention paid is kept
   std::vector<uint8_t> ran_;       // [tiles][pieces] the piece had something to see
   std::vector<std::vector<float>> scratch_;  // by thread
 };

@@ -13,6 +13,7 @@ struct AttentionInputs {
   int n_rows = 0;        // per stream
   int n_streams = 1;     // streams first_stream .. first_stream + n_streams - 1
   int first_stream = 0;
+  size_t first_written = 0;  // of LayerCache::written(): row 0 of the first stream
   int n_head = 0;        // query heads; a multiple of the KV heads
   int n_kv = 0;          // cells 0 .. n_kv - 1 of each stream may be seen
   float scale = 1.0f;

@@ -28,6 +28,22 @@ void for_runs(uint64_t bits, const Fn& fn) {
   }
 }
 
+// Weights times scales of refined tokens where a quarter has their nibbles (Segment), zeros elsewhere,
+// slots [64]. Returns which slots these are.
+uint64_t gather_refined(uint64_t refined, uint64_t coded, int quarter, const float* p,
+                        const float* scale, float* slots) {
+  std::fill_n(slots, kBlockTokens, 0.0f);
+  uint64_t used = 0;
+  int slot = quarter * kRefinedTokens;
+  for (; refined != 0; refined &= refined - 1, ++slot) {
+    const int t = std::countr_zero(refined);
+    if ((coded >> t & 1) == 0) continue;
+    slots[slot] = p[t] * scale[t];
+    used |= uint64_t{1} << slot;
+  }
+  return used;
+}
+
 }  // namespace
 
 PieceContext::CodecSizes::CodecSizes(const SideStore& side) {
@@ -373,6 +389,12 @@ void PieceContext::weigh_segment(const Codec& codec, const Segment& segment, con
         const float* scale = scale_of(b);
         const float* p = weights_of(b, i);
         const uint64_t coded = coded_of(b, i);
+        if (segment.quarter >= 0) {
+          const uint64_t used = gather_refined(codec.refined(work.codes[b]), coded, segment.quarter, p,
+                                               scale, work.masked);
+          largest = std::max(largest, kernels_.max_weight(work.masked, nullptr, used));
+          continue;
+        }
         largest = std::max(largest, kernels_.max_weight(p, scale, coded));
         if (coded == 0) continue;
         if (coded != ~uint64_t{0}) {
@@ -385,6 +407,13 @@ void PieceContext::weigh_segment(const Codec& codec, const Segment& segment, con
     unit[i] = largest / static_cast<float>(kWeightTop);
     const float inv_unit = largest > 0.0f ? static_cast<float>(kWeightTop) / largest : 0.0f;
     for (int b = 0; b < n_coded; ++b) {
+      if (segment.quarter >= 0) {
+        const uint64_t used = gather_refined(codec.refined(work.codes[b]), coded_of(b, i),
+                                             segment.quarter, weights_of(b, i), scale_of(b), work.masked);
+        kernels_.quantise_weights(work.masked, nullptr, used, inv_unit,
+                                  work.w + (b * tile.n_queries + i) * kWeightBytes);
+        continue;
+      }
       kernels_.quantise_weights(weights_of(b, i), scale_of(b), coded_of(b, i), inv_unit,
                                 work.w + (b * tile.n_queries + i) * kWeightBytes);
     }
@@ -559,7 +588,24 @@ void PieceContext::merge(const float* from, float* into) const {
   }
 }
 
-void PieceContext::finish(size_t tile_index, const float* total) const {
+void PieceContext::add_paid(size_t tile_index, int block, const float* norms, float* scratch,
+                            float* paid) const {
+  const Tile tile = tile_at(tile_index);
+  uint64_t visible = 0;
+  for (int row = 0; row < tile.n_rows; ++row) visible |= visible_row(tile, row)[block];
+  if (visible == 0) return;
+  Work work = work_at(scratch);
+  score_block(tile, block, work.scores, work);
+  for (int i = 0; i < tile.n_queries; ++i) {
+    float* p = work.scores + static_cast<size_t>(i) * kPieceTokens;
+    const float* norm = norms + (tile.first_query + static_cast<size_t>(i)) * 2;
+    if (norm[1] == 0.0f) continue;
+    kernels_.exp_weights(p, kBlockTokens, norm[0], p);
+    for (int t = 0; t < kBlockTokens; ++t) paid[t] += p[t] * norm[1] * (p[t] * norm[1]);
+  }
+}
+
+void PieceContext::finish(size_t tile_index, const float* total, float* norms) const {
   const Tile tile = tile_at(tile_index);
   const int d = cache_.shape().d_v;
   for (int i = 0; i < tile.n_queries; ++i) {
@@ -584,6 +630,10 @@ void PieceContext::finish(size_t tile_index, const float* total) const {
     }
     scale = sum > 0.0f ? scale / sum : (sum == 0.0f ? 0.0f : sum);
     for (int c = 0; c < d; ++c) out[c] *= scale;
+    if (norms == nullptr) continue;
+    float* norm = norms + (tile.first_query + static_cast<size_t>(i)) * 2;
+    norm[0] = query[0];
+    norm[1] = scale;
   }
 }
 

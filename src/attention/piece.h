@@ -42,8 +42,11 @@ class PieceContext {
   bool run_piece(size_t tile, size_t piece, float* scratch, float* partial) const;
   void reset(float* partial) const;
   void merge(const float* from, float* into) const;
-  // Writes the tile's rows of the output.
-  void finish(size_t tile, const float* total) const;
+  // Writes the tile's rows of the output. norms, where it is not null: [queries of the op][2], what
+  // makes a score a weight, p = exp(s - norm[0]) * norm[1].
+  void finish(size_t tile, const float* total, float* norms) const;
+  // paid [64] += sum of p^2 over the tile's queries, for the cells of a block.
+  void add_paid(size_t tile, int block, const float* norms, float* scratch, float* paid) const;
 
  private:
   struct Tile {
@@ -89,7 +92,8 @@ class PieceContext {
                        static_cast<size_t>(tile.first_row + row)) * static_cast<size_t>(n_blocks_);
   }
   uint64_t own_stamp(const Tile& tile, int row) const {
-    return cache_.written()[static_cast<size_t>(tile.stream * in_.n_rows + tile.first_row + row)].stamp;
+    return cache_.written()[in_.first_written +
+                            static_cast<size_t>(tile.stream * in_.n_rows + tile.first_row + row)].stamp;
   }
   BlockView view(const SideStore& side, const Tile& tile, int block) const;
   Cells cells(const BlockView& view, const Tile& tile, int row, int block) const {

@@ -111,7 +111,39 @@ void LayerCache::prepare(std::span<const uint8_t> is_sink, int n_threads) {
     if (is_sink[i] == 0) continue;
     meta_[block_of(written_[i].cell)].sinks |= uint64_t{1} << slot_of(written_[i].cell);
   }
-  pack_ready(0, n_threads);
+  std::vector<PackTask> tasks;
+  for (size_t block : open_) {
+    if (!reads_packed(block, newest_stamp(block))) continue;
+    collect_pack_tasks(keys_, block, tasks);
+    if (!wants_paid()) collect_pack_tasks(values_, block, tasks);
+  }
+  run_pack_tasks(tasks, n_threads);
+}
+
+std::vector<int> LayerCache::waiting_blocks(int stream) const {
+  std::vector<int> out;
+  for (size_t block : open_) {
+    if (static_cast<int>(block) / blocks_per_stream_ != stream || !values_.keeps_paid(block)) continue;
+    out.push_back(static_cast<int>(block) % blocks_per_stream_);
+  }
+  return out;
+}
+
+uint64_t LayerCache::next_paid_from(int stream) const {
+  uint64_t out = ~uint64_t{0};
+  for (int block : waiting_blocks(stream)) {
+    out = std::min(out, packed_from(static_cast<size_t>(stream * blocks_per_stream_ + block)));
+  }
+  return out;
+}
+
+void LayerCache::code_paid(int stream, uint64_t own_stamp, int n_threads) {
+  std::vector<PackTask> tasks;
+  for (int in_stream : waiting_blocks(stream)) {
+    const size_t block = static_cast<size_t>(stream * blocks_per_stream_ + in_stream);
+    if (reads_packed(block, own_stamp)) collect_pack_tasks(values_, block, tasks);
+  }
+  run_pack_tasks(tasks, n_threads);
 }
 
 void LayerCache::collect_pack_tasks(SideStore& side, size_t block, std::vector<PackTask>& tasks) {
@@ -129,11 +161,11 @@ void LayerCache::run_pack_tasks(std::vector<PackTask>& tasks, int n_threads) {
   for (const PackTask& task : tasks) task.side->end_pack(task.block, task.mask);
 }
 
-// Codes every open block that a query `ahead` stamps after the newest row of its stream reads packed.
-void LayerCache::pack_ready(uint64_t ahead, int n_threads) {
+// Codes every open block that the row after the newest one of its stream will read packed.
+void LayerCache::pack_restored(int n_threads) {
   std::vector<PackTask> tasks;
   for (size_t block : open_) {
-    if (!reads_packed(block, newest_stamp(block) + ahead)) continue;
+    if (!reads_packed(block, newest_stamp(block) + 1)) continue;
     collect_pack_tasks(keys_, block, tasks);
     collect_pack_tasks(values_, block, tasks);
   }
@@ -174,7 +206,7 @@ void LayerCache::set_keys(int64_t cell, size_t n, const Half* rows, int n_thread
     keys_.put(block, slot_of(at), rows + i * keys_.row_elements());
     if (i < static_cast<size_t>(sinks_)) meta_[block].sinks |= uint64_t{1} << slot_of(at);
     if (slot_of(at) == kBlockTokens - 1) {  // keep the dense rows of a long restore few
-      pack_ready(1, n_threads);
+      pack_restored(n_threads);
       drop_ready(1);
     }
   }
@@ -185,7 +217,7 @@ void LayerCache::set_values(int64_t cell, size_t n, const Half* rows, int n_thre
     const int64_t at = cell + static_cast<int64_t>(i);
     values_.put(block_of(at), slot_of(at), rows + i * values_.row_elements());
     if (slot_of(at) == kBlockTokens - 1) {
-      pack_ready(1, n_threads);
+      pack_restored(n_threads);
       drop_ready(1);
     }
   }

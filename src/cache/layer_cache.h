@@ -59,7 +59,21 @@ class LayerCache {
 
   // Marks the cells of written rows whose flag is set as sinks, and codes every block that the
   // newest written row of its stream reads packed. Dense rows stay for the older rows of the graph.
+  // Values whose codec wants_paid() are left to code_paid().
   void prepare(std::span<const uint8_t> is_sink, int n_threads);
+
+  // For values of which those bits depend on the attention paid to them until their block is coded: the
+  // blocks of a stream that are waiting (as cells 0.. / 64), the first own stamp that reads one of them
+  // packed, and the coding of those that a query of this stamp reads so. Queries before it have to be
+  // added first.
+  bool wants_paid() const { return values_.wants_paid(); }
+  std::vector<int> waiting_blocks(int stream) const;
+  uint64_t next_paid_from(int stream) const;
+  void code_paid(int stream, uint64_t own_stamp, int n_threads);
+  // Where the sum of p^2 of one head's queries is kept for a waiting block, [64].
+  float* paid_to(int stream, int block, int head) {
+    return values_.paid_to(static_cast<size_t>(stream * blocks_per_stream_ + block), head);
+  }
   // Frees the dense rows that every later query reads packed.
   void finish_read() { drop_ready(0); }
 
@@ -116,7 +130,7 @@ class LayerCache {
   }
   void collect_pack_tasks(SideStore& side, size_t block, std::vector<PackTask>& tasks);
   void run_pack_tasks(std::vector<PackTask>& tasks, int n_threads);
-  void pack_ready(uint64_t ahead, int n_threads);
+  void pack_restored(int n_threads);
   void drop_ready(uint64_t ahead);
   void get(const SideStore& side, int64_t cell, size_t n, Half* rows) const;
 

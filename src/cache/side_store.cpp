@@ -38,7 +38,9 @@ SideStore::SideStore(int n_head, int head_dim, std::vector<std::unique_ptr<Codec
       codecs_(std::move(codecs)),
       blocks_(n_blocks),
       packed_(head_offset_.back() * n_blocks),
-      pool_(pool) {}
+      pool_(pool) {
+  if (wants_paid()) paid_.resize(n_blocks);
+}
 
 SideStore::~SideStore() {
   for (Block& block : blocks_) free_dense(block);
@@ -57,6 +59,12 @@ void SideStore::free_packed(Block& block) {
   block.has_packed = false;
   packed_bytes_ -= block_bytes();
   if (packed_bytes_ == 0) packed_.release();
+}
+
+void SideStore::free_paid(size_t index) {
+  if (!keeps_paid(index)) return;
+  paid_bytes_ -= paid_block_floats() * sizeof(float);
+  paid_[index].reset();
 }
 
 // Copies the dense rows in mask between chunks of any capacity; to.dense_mask must be set.
@@ -95,9 +103,20 @@ Half* SideStore::open_row(size_t index, int head, int t) {
          (static_cast<size_t>(head) * kBlockTokens + static_cast<size_t>(t)) * static_cast<size_t>(stride_);
 }
 
+// Opens the block and forgets what was paid to the cell's last row.
+void SideStore::begin_put(size_t index, int t) {
+  open(blocks_[index]);
+  if (!wants_paid()) return;
+  if (!keeps_paid(index)) {
+    paid_[index] = std::make_unique<float[]>(paid_block_floats());
+    paid_bytes_ += paid_block_floats() * sizeof(float);
+  }
+  for (int head = 0; head < n_head_; ++head) paid_to(index, head)[t] = 0.0f;
+}
+
 void SideStore::put(size_t index, int t, const float* row) {
   Block& block = blocks_[index];
-  open(block);
+  begin_put(index, t);
   for (int head = 0; head < n_head_; ++head) {
     Half* out = open_row(index, head, t);
     const float* in = row + head * head_dim_;
@@ -111,7 +130,7 @@ void SideStore::put(size_t index, int t, const float* row) {
 
 void SideStore::put(size_t index, int t, const Half* row) {
   Block& block = blocks_[index];
-  open(block);
+  begin_put(index, t);
   for (int head = 0; head < n_head_; ++head) {
     Half* out = open_row(index, head, t);
     std::copy_n(row + head * head_dim_, head_dim_, out);
@@ -164,12 +183,17 @@ void SideStore::pack_head(size_t index, int head, uint64_t mask) {
   uint8_t* out = packed_head(index, head);
   if ((mask & ~block.restored_mask) == 0) {
     codec(head).reencode(rows, mask, out);
+  } else if (const float* paid = paid_to(index, head); paid != nullptr) {
+    codec(head).encode_paid(rows, mask, paid, out);
   } else {
     codec(head).encode(rows, mask, out);
   }
 }
 
-void SideStore::end_pack(size_t index, uint64_t mask) { blocks_[index].packed_mask = mask; }
+void SideStore::end_pack(size_t index, uint64_t mask) {
+  blocks_[index].packed_mask = mask;
+  free_paid(index);
+}
 
 void SideStore::drop_dense(size_t index, uint64_t keep) {
   Block& block = blocks_[index];
@@ -197,6 +221,7 @@ void SideStore::erase(size_t index, uint64_t mask) {
   if ((block.dense_mask & mask) == 0) return;
   if ((block.dense_mask & ~mask) == 0) {
     free_dense(block);
+    free_paid(index);
   } else {
     open(block);
     block.dense_mask &= ~mask;
@@ -208,6 +233,12 @@ void SideStore::copy_block(const SideStore& from, size_t from_index, size_t to_i
   Block& target = blocks_[to_index];
   free_dense(target);
   free_packed(target);
+  free_paid(to_index);
+  if (from.keeps_paid(from_index)) {
+    paid_[to_index] = std::make_unique<float[]>(paid_block_floats());
+    std::copy_n(from.paid_[from_index].get(), paid_block_floats(), paid_[to_index].get());
+    paid_bytes_ += paid_block_floats() * sizeof(float);
+  }
   if (source.packed_mask != 0) {
     begin_pack(to_index);
     for (int head = 0; head < n_head_; ++head) {

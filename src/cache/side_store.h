@@ -53,6 +53,15 @@ class SideStore {
   // True while dense rows of the block stand at their own places, row t at index t.
   bool is_open(size_t block) const { return blocks_[block].capacity == kBlockTokens; }
 
+  // Whether the codecs have to be told how much attention was paid to each cell until its block is
+  // coded. That is kept for blocks with cells that were put since: paid_to() [64] of one head, the sum
+  // over queries of p^2; null for other blocks. Heads may be added to in parallel.
+  bool wants_paid() const { return !codecs_.empty() && codecs_.front()->wants_paid(); }
+  float* paid_to(size_t block, int head) {
+    return keeps_paid(block) ? paid_[block].get() + head * kBlockTokens : nullptr;
+  }
+  bool keeps_paid(size_t block) const { return block < paid_.size() && paid_[block] != nullptr; }
+
   // Writes the row of a cell, [n_head][head_dim]; what was there before is gone. Rows that come as
   // f16 are taken for ones that get() gave: a block of nothing else is coded by Codec::reencode().
   void put(size_t block, int t, const float* row);
@@ -75,7 +84,9 @@ class SideStore {
   void copy_block(const SideStore& from, size_t from_block, size_t to_block);
 
   size_t packed_bytes() const { return packed_bytes_; }
-  size_t meta_bytes() const { return blocks_.capacity() * sizeof(Block); }
+  size_t meta_bytes() const {
+    return blocks_.capacity() * sizeof(Block) + paid_.capacity() * sizeof(paid_[0]) + paid_bytes_;
+  }
 
  private:
   struct Block {
@@ -92,6 +103,7 @@ class SideStore {
   }
   Half* open_row(size_t block, int head, int t);
   void open(Block& block);
+  void begin_put(size_t block, int t);
   void free_dense(Block& block);
   void free_packed(Block& block);
   size_t packed_offset(size_t block, int head) const {
@@ -100,6 +112,8 @@ class SideStore {
   }
   uint8_t* packed_head(size_t block, int head) { return packed_.data() + packed_offset(block, head); }
   size_t block_bytes() const { return head_offset_.back(); }  // of all heads
+  void free_paid(size_t block);
+  size_t paid_block_floats() const { return static_cast<size_t>(n_head_) * kBlockTokens; }
   void copy_dense_rows(const Block& from, uint64_t mask, Block& to);
 
   int n_head_;
@@ -110,8 +124,10 @@ class SideStore {
   std::vector<std::unique_ptr<Codec>> codecs_;
   std::vector<Block> blocks_;
   LazyMemory packed_;  // [n_head][n_blocks] blocks
+  std::vector<std::unique_ptr<float[]>> paid_;  // by block [n_head][64]; empty unless wanted
   DensePool& pool_;
   size_t packed_bytes_ = 0;
+  size_t paid_bytes_ = 0;
 };
 
 }  // namespace headq

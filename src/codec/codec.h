@@ -31,13 +31,19 @@ struct BlockLayout {
   size_t bytes() const { return code_bytes() + static_cast<size_t>(n_params) * sizeof(Half); }
 };
 
+inline constexpr int kRefinedTokens = 16;  // of a block: a quarter, so four nibbles fit into one plane
+
 // A run of nibbles that share what scales them: nothing (the tables say it all, or hold the block's
 // own parameters), or two parameters of each token, x = zero[t] + scale[t] * table.
+//
+// A refinement holds nibbles of refined tokens alone (Codec::refined): slot 16 * quarter + i of its
+// nibbles is of the i-th refined token. It adds to those the products with their scales, no zeros.
 struct Segment {
   int group_begin = 0, group_end = 0;
   int sum_begin = 0, sum_end = 0;      // of its values
   int coord_begin = 0, coord_end = 0;  // coded coordinates this segment covers
   int token_params = -1;  // offset in halves of scale[64], zero[64] within the parameters, or -1
+  int quarter = -1;       // 0..3 of a refinement, or -1
 };
 
 // What makes up the coordinates of values: sum i adds scale[i] * x_i to coordinate coord[i],
@@ -67,6 +73,14 @@ class Codec {
   // looked at and get nibbles 0. Non-finite elements are clamped to the range of f16, NaN to 0.
   // block: layout().bytes() bytes. Cost: O(64 * head_dim * (1 + side rank)).
   virtual void encode(const float* rows, uint64_t valid, uint8_t* block) const = 0;
+
+  // Whether the codec has encode() told how much attention was paid to each token.
+  virtual bool wants_paid() const { return false; }
+  // encode() for these: paid [64], at least 0, is the sum over queries of p^2.
+  virtual void encode_paid(const float* rows, uint64_t valid, const float* /*paid*/,
+                           uint8_t* block) const {
+    encode(rows, valid, block);
+  }
 
   // The same for rows that decode() gave, possibly rounded to f16 since: finds their codes again
   // where encode() would quantise the quantised. All rows must have been of one block.
@@ -103,6 +117,9 @@ class Codec {
   // --- Values are read through a weighted sum:
   //   sum_t p_t v(t) = S(acc),
   //   acc[c] = sum_t p_t (zero_s(t) + scale_s(t) * sum over the sums i of c of scale_i * x_i(t)).
+
+  // Bit t: token t has nibbles in the refinements, at most kRefinedTokens of them.
+  virtual uint64_t refined(const uint8_t* /*block*/) const { return 0; }
 
   virtual const ValueSums& sums() const = 0;
   virtual std::span<const int> coord_order() const = 0;  // what the segments' ranges index

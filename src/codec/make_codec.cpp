@@ -1,5 +1,6 @@
 #include <fmt/format.h>
 
+#include "codec/a2_codec.h"
 #include "codec/codec.h"
 #include "codec/nib_codec.h"
 #include "codec/scalar_codec.h"
@@ -93,6 +94,9 @@ std::unique_ptr<Codec> make_value_codec(const CodecSpec& spec, int head_dim,
   check(spec, head_dim, head);
   if (spec.is_dense()) return nullptr;
   if (spec.is_nib()) return std::make_unique<NibCodec>(head_dim, head->value_nib, 0);
+  if (spec.refined != TokenChoice::kNone) {
+    return std::make_unique<A2Codec>(head_dim, spec.refined, spec.seed);
+  }
   ScalarCodec::Config config = base_config(spec, head_dim, true);
   if (spec.bits == 3) config.energy = head->value_variance;
   return std::make_unique<ScalarCodec>(std::move(config));

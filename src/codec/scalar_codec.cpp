@@ -6,34 +6,13 @@
 #include <numeric>
 
 #include "codec/dot.h"
+#include "codec/min_max.h"
 #include "codec/nibbles.h"
 #include "codec/transform.h"
 #include "core/clones.h"
 
 namespace headq {
 namespace {
-
-struct Range {
-  float lo = INFINITY;
-  float hi = -INFINITY;
-
-  void add(float x) {
-    lo = std::min(lo, x);
-    hi = std::max(hi, x);
-  }
-};
-
-// Parameters as they are stored; the codes are made against these, not against the exact ones.
-struct MinMax {
-  Half scale = 0;
-  Half zero = 0;
-
-  MinMax(const Range& range, int levels) {
-    if (!(range.lo <= range.hi)) return;  // nothing to code
-    zero = float_to_half(range.lo);
-    scale = float_to_half((range.hi - half_to_float(zero)) / static_cast<float>(levels));
-  }
-};
 
 HEADQ_CLONES void multiply(const float* a, const float* b, size_t n, float* out) {
   for (size_t i = 0; i < n; ++i) out[i] = a[i] * b[i];
@@ -155,9 +134,7 @@ void ScalarCodec::code_value(int index, int t, float zero, float scale, float* x
                              uint8_t* codes) const {
   const Coord& coord = coords_[static_cast<size_t>(index)];
   const float unit = scale * static_cast<float>(coord.step);
-  const int top = coord.levels / coord.step;
-  const float wanted = unit > 0.0f ? (*x - zero) / unit : 0.0f;
-  const int code = static_cast<int>(std::lrint(std::clamp(wanted, 0.0f, static_cast<float>(top))));
+  const int code = min_max_code(*x, zero, unit, coord.levels / coord.step);
   int rest = code;
   for (int s = coord.first_slot; rest != 0; ++s) {
     const Slot& slot = slots_[static_cast<size_t>(s)];

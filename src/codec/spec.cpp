@@ -79,9 +79,13 @@ void parse_base(Parser& in, CodecSpec& spec) {
   in.fail("unknown codec; there are dense, kivi2, kivi3, kivi4, kivi8, token2, token4, nib");
 }
 
+void parse_seed(Parser& in, CodecSpec& spec) {
+  if (in.accept(":")) spec.seed = in.number("seed of @random", 0, UINT64_MAX);
+}
+
 void parse_random_basis(Parser& in, CodecSpec& spec) {
   spec.side_basis = SideBasis::kRandom;
-  if (in.accept(":")) spec.seed = in.number("seed of the random basis", 0, UINT64_MAX);
+  parse_seed(in, spec);
 }
 
 void parse_nib(Parser& in, CodecSpec& spec) {
@@ -94,8 +98,21 @@ void parse_nib(Parser& in, CodecSpec& spec) {
   if (!in.at_end()) in.fail(fmt::format("unexpected '{}'", in.rest()));
 }
 
+void parse_a2(Parser& in, CodecSpec& spec) {
+  if (spec.base != BaseKind::kKivi || spec.bits != 2 || spec.wide != 0) {
+    in.fail("'+a2' refines the values of kivi2 only");
+  }
+  spec.refined = TokenChoice::kPaid;
+  if (in.accept("@random")) {
+    spec.refined = TokenChoice::kRandom;
+    parse_seed(in, spec);
+  }
+  if (!in.at_end()) in.fail(fmt::format("unexpected '{}'", in.rest()));
+}
+
 void parse_side(Parser& in, CodecSpec& spec) {
   if (in.at_end()) return;
+  if (in.accept("+a2")) return parse_a2(in, spec);
   if (in.accept("-")) {
     spec.side_sign = -1;
   } else if (!in.accept("+")) {
@@ -113,6 +130,15 @@ void parse_side(Parser& in, CodecSpec& spec) {
     in.accept("@query");
   }
   if (!in.at_end()) in.fail(fmt::format("unexpected '{}'", in.rest()));
+}
+
+CodecSpec key_spec(std::string_view text) {
+  const CodecSpec spec = CodecSpec::parse(text);
+  if (spec.refined != TokenChoice::kNone) {
+    throw Error(ErrorCode::kInvalidArgument,
+                fmt::format("codec spec '{}': '+a2' is for values only", text));
+  }
+  return spec;
 }
 
 CodecSpec value_spec(std::string_view text) {
@@ -173,6 +199,8 @@ std::string CodecSpec::to_string() const {
   if (base == BaseKind::kToken) {
     out = fmt::format("token{}{}{}", bits, hadamard ? "h" : "", centred ? "c" : "");
   }
+  if (refined != TokenChoice::kNone) out += "+a2";
+  if (refined == TokenChoice::kRandom) out += random_text();
   if (side_rank != 0) {
     out += fmt::format("{}hq{}x4", side_sign > 0 ? '+' : '-', side_rank);
     if (side_basis == SideBasis::kKey) out += "@key";
@@ -184,12 +212,17 @@ std::string CodecSpec::to_string() const {
 KvSpec KvSpec::parse(std::string_view text) {
   const size_t slash = text.find('/');
   if (slash != std::string_view::npos) {
-    return {CodecSpec::parse(text.substr(0, slash)), value_spec(text.substr(slash + 1))};
+    return {key_spec(text.substr(0, slash)), value_spec(text.substr(slash + 1))};
   }
   KvSpec kv{CodecSpec::parse(text), {}};
   if (kv.k.is_nib()) {
     kv.v = kv.k;
     kv.v.wrong_sign = 0;
+    return kv;
+  }
+  if (kv.k.refined != TokenChoice::kNone) {
+    kv.v = kv.k;
+    kv.k = {.base = kv.v.base, .bits = kv.v.bits};
     return kv;
   }
   kv.v = {.base = kv.k.base, .bits = kv.k.bits, .hadamard = kv.k.hadamard};

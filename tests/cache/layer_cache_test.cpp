@@ -46,6 +46,7 @@ class Fixture {
       sinks.push_back(first_position + static_cast<int>(i) < cache.sinks());
     }
     cache.prepare(sinks, 1);
+    for (int s = 0; s < cache.n_streams() && cache.wants_paid(); ++s) cache.code_paid(s, cache.written().back().stamp, 1);
     cache.finish_read();
   }
   void write_range(int64_t begin, int64_t end, int first_position = 1000) {
@@ -410,6 +411,103 @@ TEST(LayerCache, AProfileOfAnotherShapeIsRefused) {
   const LayerShape shape{.n_head_kv = kHeads, .d_k = kDim, .d_v = kDim};
   EXPECT_THROW(LayerCache(0, shape, spec_of("kivi2"), &profile, 64, 1, pool), std::exception);
   EXPECT_THROW(LayerCache(1, shape, spec_of("kivi2"), &profile, 64, 1, pool), std::exception);
+}
+
+// Adds attention paid to cells of a block, the same for both heads.
+void pay(LayerCache& cache, int block, uint64_t cells, float amount) {
+  for (int h = 0; h < kHeads; ++h) {
+    float* paid = cache.paid_to(0, block, h);
+    ASSERT_NE(paid, nullptr);
+    for (int t = 0; t < kBlockTokens; ++t) {
+      if ((cells >> t & 1) != 0) paid[t] += amount;
+    }
+  }
+}
+
+uint64_t refined(const LayerCache& cache, size_t block, int head) {
+  return cache.values().codec(head).refined(cache.values().packed(block, head));
+}
+
+constexpr uint64_t kOdd16 = 0xaaaaaaaa;  // 16 cells
+
+TEST(LayerCache, ValuesWaitForTheAttentionPaidToThem) {
+  Fixture f(spec_of("kivi2/kivi2+a2", 32, 0));
+  f.write_range(0, 70);
+  EXPECT_EQ(f.cache.waiting_blocks(0), (std::vector<int>{0, 1}));
+  EXPECT_EQ(f.cache.next_paid_from(0), 64u + 32);
+  pay(f.cache, 0, kOdd16, 1.0f);
+  f.write_range(70, 95);
+  EXPECT_EQ(f.cache.values().packed_mask(0), 0u);
+
+  const std::vector<float> rows = oracle::normal_rows(1, kWidth, 77);
+  f.cache.write_keys(std::vector<int64_t>{95}, rows.data(), kWidth);
+  f.cache.write_values(std::vector<int64_t>{95}, rows.data(), kWidth);
+  f.cache.prepare(std::vector<uint8_t>{0}, 1);
+  EXPECT_EQ(f.cache.keys().packed_mask(0), ~uint64_t{0});
+  EXPECT_EQ(f.cache.values().packed_mask(0), 0u);
+  f.cache.code_paid(0, 95, 1);  // a row too early
+  EXPECT_EQ(f.cache.values().packed_mask(0), 0u);
+  f.cache.code_paid(0, 96, 2);
+  f.cache.finish_read();
+  EXPECT_EQ(f.cache.values().packed_mask(0), ~uint64_t{0});
+  EXPECT_EQ(f.cache.values().dense_mask(0), 0u);
+  for (int h = 0; h < kHeads; ++h) EXPECT_EQ(refined(f.cache, 0, h), kOdd16);
+  EXPECT_EQ(f.cache.paid_to(0, 0, 0), nullptr);
+  EXPECT_EQ(f.cache.waiting_blocks(0), (std::vector<int>{1}));
+}
+
+TEST(LayerCache, ARowThatIsOverwrittenStartsUnpaid) {
+  Fixture f(spec_of("kivi2/kivi2+a2", 32, 0));
+  f.write_range(0, 64);
+  pay(f.cache, 0, kOdd16 | 1, 1.0f);  // 17 cells
+  f.write({1});
+  f.write_range(64, 128);
+  EXPECT_EQ(refined(f.cache, 0, 0), (kOdd16 | 1) & ~uint64_t{2});
+}
+
+TEST(LayerCache, AttentionPaidGoesWithACopyAndWithErasedRows) {
+  Fixture f(spec_of("kivi2/kivi2+a2", 32, 0), 128, 2);
+  f.write_range(0, 64);
+  pay(f.cache, 0, kOdd16, 1.0f);
+  f.cache.copy_keys(f.cache, 0, 1);
+  f.cache.copy_values(f.cache, 0, 1);
+  EXPECT_EQ(f.cache.waiting_blocks(1), (std::vector<int>{0}));
+  f.cache.erase_keys(0, 64);
+  f.cache.erase_values(0, 64);
+  EXPECT_EQ(f.cache.paid_to(0, 0, 0), nullptr);
+  f.write_range(128 + 64, 256);
+  EXPECT_EQ(refined(f.cache, 2, 1), kOdd16);
+}
+
+TEST(LayerCache, AttentionPaidIsCountedWhileItIsKeptAndFreeForOthers) {
+  Fixture plain(spec_of("kivi2/kivi2+a2@random", 32, 0)), f(spec_of("kivi2/kivi2+a2", 32, 0));
+  EXPECT_FALSE(plain.cache.wants_paid());
+  EXPECT_EQ(plain.cache.paid_to(0, 0, 0), nullptr);
+  const size_t pointers = 4 * sizeof(void*);  // of 4 blocks
+  EXPECT_EQ(f.cache.bytes().meta, plain.cache.bytes().meta + pointers);
+  plain.write_range(0, 70);
+  f.write_range(0, 70);
+  const size_t one = kHeads * kBlockTokens * sizeof(float);
+  EXPECT_EQ(f.cache.bytes().meta, plain.cache.bytes().meta + pointers + 2 * one);
+  f.write_range(70, 100);
+  EXPECT_EQ(f.cache.bytes().meta, plain.cache.bytes().meta + pointers + one);
+  f.cache.clear();
+  EXPECT_EQ(f.cache.bytes().meta, plain.cache.bytes().meta + pointers);
+}
+
+TEST(LayerCache, RestoredValuesAreRefinedAsTheyWere) {
+  Fixture f(spec_of("kivi2/kivi2+a2", 32, 0)), g(spec_of("kivi2/kivi2+a2", 32, 0));
+  f.write_range(0, 64);
+  pay(f.cache, 0, kOdd16, 1.0f);
+  f.write_range(64, 200);
+  std::vector<Half> keys = f.keys(0, 200), values(200 * kWidth);
+  f.cache.get_values(0, 200, values.data());
+  g.cache.set_keys(0, 200, keys.data(), 1);
+  g.cache.set_values(0, 200, values.data(), 1);
+  ASSERT_NE(g.cache.values().packed_mask(0), 0u);
+  for (size_t block : {0, 1}) {
+    for (int h = 0; h < kHeads; ++h) EXPECT_EQ(refined(g.cache, block, h), refined(f.cache, block, h));
+  }
 }
 
 }  // namespace

@@ -13,7 +13,7 @@ TEST(Spec, ParseAndToStringAreInverse) {
        {"dense", "kivi2", "kivi3", "kivi4", "kivi8", "token2", "token4", "token2h", "token4c",
         "token4hc", "kivi2w9", "kivi3w128", "kivi4w1", "kivi2w9+hq4x4", "kivi2+hq4x4", "kivi2-hq4x4",
         "kivi2+hq4x4@key", "kivi2+hq16x4@random",
-        "kivi2-hq1x4@random:7", "token2hc+hq8x4", "nib2", "nib2.5", "nib0.25", "nib8", "nib2@random",
+        "kivi2+a2", "kivi2+a2@random", "kivi2+a2@random:7", "kivi2-hq1x4@random:7", "token2hc+hq8x4", "nib2", "nib2.5", "nib0.25", "nib8", "nib2@random",
         "nib2@random:7", "nib2-last8", "nib1.75@random:7-last512"}) {
     EXPECT_EQ(CodecSpec::parse(text).to_string(), text);
   }
@@ -23,6 +23,7 @@ TEST(Spec, DefaultsMayBeSpelledOut) {
   EXPECT_EQ(CodecSpec::parse("kivi2+hq4x4@query"), CodecSpec::parse("kivi2+hq4x4"));
   EXPECT_EQ(CodecSpec::parse("kivi2+hq4x4@random:1"), CodecSpec::parse("kivi2+hq4x4@random"));
   EXPECT_EQ(CodecSpec::parse("nib2.50"), CodecSpec::parse("nib2.5"));
+  EXPECT_EQ(CodecSpec::parse("kivi2+a2@random:1"), CodecSpec::parse("kivi2+a2@random"));
   EXPECT_EQ(CodecSpec::parse("nib2@random:1"), CodecSpec::parse("nib2@random"));
 }
 
@@ -40,6 +41,8 @@ TEST(Spec, NibHasARateAndControls) {
 TEST(Spec, OneSpecStandsForBothSidesWithoutWhatValuesCannotHave) {
   EXPECT_EQ(KvSpec::parse("kivi2+hq4x4"), KvSpec::parse("kivi2+hq4x4/kivi2"));
   EXPECT_EQ(KvSpec::parse("token4hc"), KvSpec::parse("token4hc/token4h"));
+  EXPECT_EQ(KvSpec::parse("kivi2+a2").to_string(), "kivi2/kivi2+a2");
+  EXPECT_EQ(KvSpec::parse("kivi2+a2@random:7").to_string(), "kivi2/kivi2+a2@random:7");
   EXPECT_EQ(KvSpec::parse("kivi3/dense").to_string(), "kivi3/dense");
   EXPECT_EQ(KvSpec::parse("nib2").to_string(), "nib2/nib2");
   EXPECT_EQ(KvSpec::parse("nib2.25/nib1.75").to_string(), "nib2.25/nib1.75");
@@ -66,6 +69,14 @@ TEST(Spec, BadTextIsRefusedWithTheTextAndTheReason) {
       {"kivi2+hq4x2", "4 bits"},
       {"kivi2+hq4x4@pca", "unexpected '@pca'"},
       {"kivi2+hq4x4@random:", "seed"},
+      {"kivi2+a2@paid", "unexpected '@paid'"},
+      {"kivi2+a2@random:", "seed"},
+      {"kivi4+a2", "values of kivi2 only"},
+      {"token2+a2", "values of kivi2 only"},
+      {"dense+a2", "values of kivi2 only"},
+      {"kivi2w3+a2", "values of kivi2 only"},
+      {"kivi2+a2+hq4x4", "unexpected '+hq4x4'"},
+      {"kivi2+hq4x4+a2", "unexpected '+a2'"},
       {"kivi2 ", "unexpected"},
       {"kivi2+hq4x4x", "unexpected 'x'"},
       {"kivi2h", "unexpected 'h'"},
@@ -105,12 +116,18 @@ TEST(Spec, ValuesTakeNoSideCodeNoCentringAndNoWrongSign) {
   EXPECT_THROW(KvSpec::parse("kivi2/kivi2/kivi2"), Error);
 }
 
+TEST(Spec, KeysAreNotRefined) {
+  EXPECT_ERROR(KvSpec::parse("kivi2+a2/kivi2"), ErrorCode::kInvalidArgument,
+               "'kivi2+a2': '+a2' is for values only");
+  EXPECT_EQ(KvSpec::parse("kivi4+hq4x4/kivi2+a2").to_string(), "kivi4+hq4x4/kivi2+a2");
+}
+
 TEST(Spec, ProfilesAreNeededForBasesMeansAndSplits) {
   for (const char* text : {"kivi2+hq4x4", "kivi2+hq4x4@key", "token4c", "kivi3", "kivi2w1", "nib2",
                            "nib2@random"}) {
     EXPECT_TRUE(CodecSpec::parse(text).needs_profile()) << text;
   }
-  for (const char* text : {"dense", "kivi2", "kivi8", "token2h", "kivi2+hq4x4@random"}) {
+  for (const char* text : {"dense", "kivi2", "kivi8", "token2h", "kivi2+a2", "kivi2+hq4x4@random"}) {
     EXPECT_FALSE(CodecSpec::parse(text).needs_profile()) << text;
   }
 }

@@ -19,10 +19,9 @@ struct Softmax {
   double sink = 0.0;
 };
 
-// out = softmax(softcap(scale q.k) + slope * mask, sink) v; mask is -inf where a cell is not seen.
-inline std::vector<double> attend(const std::vector<double>& q, const Head& head,
-                                  const std::vector<double>& mask, const Softmax& options,
-                                  int d_v) {
+// p [cells] = softmax(softcap(scale q.k) + slope * mask, sink); mask is -inf where a cell is not seen.
+inline std::vector<double> weights(const std::vector<double>& q, const Head& head,
+                                   const std::vector<double>& mask, const Softmax& options) {
   std::vector<double> scores(mask.size(), -INFINITY);
   double max = options.has_sink ? options.sink : -INFINITY;
   for (size_t t = 0; t < mask.size(); ++t) {
@@ -35,14 +34,23 @@ inline std::vector<double> attend(const std::vector<double>& q, const Head& head
     max = std::max(max, scores[t]);
   }
   double sum = options.has_sink ? std::exp(options.sink - max) : 0.0;
+  for (double& s : scores) {
+    s = std::isinf(s) ? 0.0 : std::exp(s - max);
+    sum += s;
+  }
+  for (double& p : scores) p /= sum;
+  return scores;
+}
+
+// out [d_v] = p v.
+inline std::vector<double> attend(const std::vector<double>& q, const Head& head,
+                                  const std::vector<double>& mask, const Softmax& options,
+                                  int d_v) {
+  const std::vector<double> p = weights(q, head, mask, options);
   std::vector<double> out(static_cast<size_t>(d_v), 0.0);
   for (size_t t = 0; t < mask.size(); ++t) {
-    if (std::isinf(scores[t])) continue;
-    const double p = std::exp(scores[t] - max);
-    sum += p;
-    for (size_t c = 0; c < out.size(); ++c) out[c] += p * head.values[t][c];
+    for (size_t c = 0; c < out.size(); ++c) out[c] += p[t] * head.values[t][c];
   }
-  for (double& x : out) x /= sum;
   return out;
 }
 
