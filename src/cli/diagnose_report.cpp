@@ -199,6 +199,27 @@ Json json(const Direction& d) {
           {"ordered", json(d.ordered)}};
 }
 
+Json json(const A2Policy& a) {
+  Json rows = Json::array();
+  for (const A2PolicyRow& row : a.rows) {
+    rows.push_back({{"policy", to_string(row.policy)},
+                    {"bits", row.bits},
+                    {"mse", json(row.mse)},
+                    {"a2_error", json(row.a2_error)},
+                    {"output_error", json(row.output_error)},
+                    {"a2_ratio", json(row.a2_ratio)},
+                    {"output_ratio", json(row.output_ratio)},
+                    {"captured", json(row.captured)}});
+  }
+  Json paid_over = Json::array();
+  for (const A2Policy::Comparison& other : a.paid_over) {
+    paid_over.push_back({{"policy", to_string(other.other)},
+                         {"output_error_ratio", json(other.ratio)},
+                         {"wins", json(other.wins)}});
+  }
+  return {{"n_heads", a.n_heads}, {"rows", rows}, {"paid_over", paid_over}};
+}
+
 Json json(const Regime& r) {
   return {{"entropy", r.entropy},
           {"route", r.route},
@@ -366,6 +387,21 @@ std::string tables(const Direction& d) {
          out.to_string() + "\n";
 }
 
+std::string tables(const A2Policy& a) {
+  Table out({"half a bit more", "bits", "output error", "x of base", "A2 error, x of base", "storage MSE",
+             "attention captured"});
+  for (const A2PolicyRow& row : a.rows) {
+    out.add_row({to_string(row.policy), fmt::format("{:.3f}", row.bits), cell(row.output_error),
+                 cell(row.output_ratio, 3), cell(row.a2_ratio, 3), cell(row.mse), percent(row.captured)});
+  }
+  Table against({"paid against", "output error, x of it", "lower in"});
+  for (const A2Policy::Comparison& other : a.paid_over) {
+    against.add_row({to_string(other.other), cell(other.ratio, 3), percent(other.wins)});
+  }
+  return fmt::format("7. Values: bits by attention paid, {} KV heads\n\n", a.n_heads) + out.to_string() +
+         "\n" + against.to_string() + "\n";
+}
+
 std::string tables(const RouteFlips& r) {
   Table out({"entropy, likeliest token", "cases", "share", "of the damage", "KL", "Fisher / KL",
              "Spearman"});
@@ -420,6 +456,7 @@ std::string to_json(const DiagnosisSource& source, const Diagnosis& d,
                       {"null_space", json(d.null_space)},
                       {"deployability", json(d.deployability)},
                       {"direction", json(d.direction)},
+                      {"a2_policy", json(d.a2_policy)},
                       {"route_flips", json(d.route_flips)}}}};
   if (full_model) out["experiments"]["full_model"] = full_model_json(*full_model);
   // Names of files may be any bytes; what is no UTF-8 becomes U+FFFD.
@@ -430,7 +467,8 @@ std::string to_tables(const DiagnosisSource& source, const Diagnosis& d,
                       const std::optional<FullModel>& full_model) {
   return tables(d.superiority) + tables(d.counterexamples) + tables(d.null_space) +
          tables(d.deployability) + tables(d.direction) +
-         (full_model ? full_model_tables(*full_model) : "") + tables(d.route_flips) +
+         (full_model ? full_model_tables(*full_model) : "") + tables(d.a2_policy) +
+         tables(d.route_flips) +
          floor_line(d.floor) +
          fmt::format(
              "{} on {}: {} queries of {} KV heads, {} chunks of {} tokens after {} for "

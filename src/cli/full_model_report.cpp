@@ -19,6 +19,8 @@ const char* name_of(FullModelRole role) {
     case FullModelRole::kWideBase: return "wide_base";
     case FullModelRole::kRandomBasis: return "random_basis";
     case FullModelRole::kWrongSign: return "wrong_sign";
+    case FullModelRole::kPaidTokens: return "paid_tokens";
+    case FullModelRole::kRandomTokens: return "random_tokens";
     case FullModelRole::kNib: return "nib";
     case FullModelRole::kReference: break;
   }

@@ -16,6 +16,7 @@ struct HeadFindings {
   HeadReadings readings;
   NullSpaceHead null_space;
   DeployabilityHead deployability;
+  A2PolicyHead a2_policy;
   KeyReading identity;
   KeyReading f16;
 };
@@ -51,6 +52,7 @@ HeadFindings study(const HeadSample& sample) {
   out.readings = read_head(dense, all_key_specs(sample), all_value_specs(sample));
   out.null_space = null_space_head(sample);
   out.deployability = deployability_head(dense);
+  out.a2_policy = a2_policy_head(dense);
   return out;
 }
 
@@ -127,12 +129,14 @@ Diagnosis diagnose(std::span<const HeadSample> samples, const DiagnosisOptions& 
   std::vector<HeadReadings> readings;
   std::vector<NullSpaceHead> null_spaces;
   std::vector<DeployabilityHead> deployabilities;
+  std::vector<A2PolicyHead> policies;
   Diagnosis out;
   for (const HeadFindings& head : findings) {
     out.n_queries += head.readings.entropies.size();
     readings.push_back(head.readings);
     null_spaces.push_back(head.null_space);
     deployabilities.push_back(head.deployability);
+    policies.push_back(head.a2_policy);
   }
   const BootstrapOptions& bootstrap = options.bootstrap;
   out.n_heads = samples.size();
@@ -143,6 +147,7 @@ Diagnosis diagnose(std::span<const HeadSample> samples, const DiagnosisOptions& 
   out.null_space = null_space(null_spaces);
   out.deployability = deployability(deployabilities, bootstrap);
   out.direction = direction(readings);
+  out.a2_policy = a2_policy(policies, bootstrap);
   out.route_flips = route_flips(readings, bootstrap);
   steps.statistic();
   return out;

@@ -4,6 +4,7 @@
 #include <functional>
 #include <span>
 
+#include "diagnose/a2_policy.h"
 #include "diagnose/counterexamples.h"
 #include "diagnose/deployability.h"
 #include "diagnose/direction.h"
@@ -35,6 +36,7 @@ struct Diagnosis {
   NullSpace null_space;
   Deployability deployability;
   Direction direction;
+  A2Policy a2_policy;
   RouteFlips route_flips;
 };
 

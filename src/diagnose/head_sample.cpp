@@ -26,11 +26,18 @@ void check_spans(const Observation& o) {
   if (!o.mask.empty()) check_span(o.mask.size(), rows * rows, "mask");
 }
 
-// First position that row i sees; it must see every one from there to itself, and no later one.
-int first_visible(const Observation& o, int i) {
+// First position that row i sees.
+int first_seen(const Observation& o, int i) {
   if (o.mask.empty()) return 0;
   const float* row = o.mask.data() + static_cast<size_t>(i) * static_cast<size_t>(o.n_rows);
-  const int first = static_cast<int>(std::find(row, row + i, 0.0f) - row);
+  return static_cast<int>(std::find(row, row + i, 0.0f) - row);
+}
+
+// The same for a row that must see every position from there to itself, and no later one.
+int first_visible(const Observation& o, int i) {
+  const int first = first_seen(o, i);
+  if (o.mask.empty()) return first;
+  const float* row = o.mask.data() + static_cast<size_t>(i) * static_cast<size_t>(o.n_rows);
   for (int j = 0; j < o.n_rows; ++j) {
     const bool seen = j >= first && j <= i;
     if (seen ? row[j] == 0.0f : row[j] == -INFINITY) continue;
@@ -150,6 +157,19 @@ void HeadSampler::observe(const Observation& o) {
     if (chunk.queries.empty()) continue;
     chunk.k = head_rows(o.k, o.n_rows, o.n_head_kv, sample.head, o.d_k);
     chunk.v = head_rows(o.v, o.n_rows, o.n_head_kv, sample.head, o.d_v);
+    std::vector<int> first(static_cast<size_t>(o.n_rows));
+    for (int i = 0; i < o.n_rows; ++i) first[static_cast<size_t>(i)] = first_seen(o, i);
+    for (int g = 0; g < sample.n_group; ++g) {
+      add_paid_attention({.n_tokens = o.n_rows,
+                          .d = o.d_k,
+                          .scale = o.scale,
+                          .softcap = o.softcap,
+                          .window = options_.window,
+                          .q = head_rows(o.q, o.n_rows, o.n_head, sample.head * sample.n_group + g, o.d_k),
+                          .k = chunk.k,
+                          .first = first},
+                         chunk.paid);
+    }
     sample.chunks.push_back(std::move(chunk));
   }
 }

@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "diagnose/paid_attention.h"
 #include "headq/calibrate.h"
 #include "headq/profile.h"
 #include "headq/spec.h"
@@ -28,6 +29,7 @@ struct SampleChunk {
   std::vector<float> v;  // [n_tokens][d_v]
   std::vector<SampleQuery> queries;
   std::vector<float> q;  // [queries.size()][d_k], post-RoPE
+  PaidAttention paid;    // by all queries of the group, those of the sample among them
 };
 
 // A code of nib for keys and values, fitted on the text that bases were made of.

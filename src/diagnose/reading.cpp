@@ -49,30 +49,37 @@ struct RowEnergy {
   static constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
 };
 
-// The rows that a codec makes of a chunk's blocks, sinks left out, as errors of the dense ones.
-RowErrors code_rows(const Codec& codec, std::span<const float> data, const SampleChunk& chunk,
-                    int sinks) {
-  const int d = codec.head_dim();
+// The rows that a coder makes of a chunk's blocks [n_tokens][d], sinks left out, as errors of the dense
+// ones.
+RowErrors code_rows(const BlockCoder& coder, std::span<const float> data, int d,
+                    const HeadSample& sample, size_t index) {
+  const SampleChunk& chunk = sample.chunks[index];
   RowErrors out;
   for (const SampleQuery& query : chunk.queries) out.end = std::max(out.end, query.coded_end);
-  out.begin = std::min(sinks, out.end);
+  out.begin = std::min(sample.sinks, out.end);
   out.delta = RowsD::Zero(chunk.n_tokens, d);
-  std::vector<uint8_t> block(codec.layout().bytes());
-  std::vector<float> row(static_cast<size_t>(d));
+  std::vector<float> coded(static_cast<size_t>(kBlockTokens * d));
   for (int b = 0; b < out.end; b += kBlockTokens) {
     uint64_t valid = ~uint64_t{0};
-    for (int t = 0; t < kBlockTokens && b + t < sinks; ++t) valid &= ~(uint64_t{1} << t);
-    codec.encode(data.data() + static_cast<std::ptrdiff_t>(b) * d, valid, block.data());
+    for (int t = 0; t < kBlockTokens && b + t < sample.sinks; ++t) valid &= ~(uint64_t{1} << t);
+    const float* rows = data.data() + static_cast<std::ptrdiff_t>(b) * d;
+    coder(index, b, rows, valid, coded.data());
     for (int t = 0; t < kBlockTokens; ++t) {
       if ((valid >> t & 1) == 0) continue;
-      codec.decode(block.data(), t, row.data());
-      const float* dense = data.data() + static_cast<std::ptrdiff_t>(b + t) * d;
       for (int c = 0; c < d; ++c) {
-        out.delta(b + t, c) = static_cast<double>(row[static_cast<size_t>(c)]) - dense[c];
+        out.delta(b + t, c) = static_cast<double>(coded[static_cast<size_t>(t * d + c)]) - rows[t * d + c];
       }
     }
   }
   return out;
+}
+
+BlockCoder coder_of(const Codec& codec) {
+  return [&codec, block = std::vector<uint8_t>(codec.layout().bytes())](
+             size_t, int, const float* rows, uint64_t valid, float* coded) mutable {
+    codec.encode(rows, valid, block.data());
+    for (int t = 0; t < kBlockTokens; ++t) codec.decode(block.data(), t, coded + t * codec.head_dim());
+  };
 }
 
 double packed_bits(const Codec& codec) {
@@ -178,7 +185,7 @@ KeyReading DenseAttention::read_keys(const CodecSpec& spec, const HeadProfile& p
   for (size_t c = 0; c < sample_.chunks.size(); ++c) {
     const SampleChunk& chunk = sample_.chunks[c];
     Coded coded;
-    coded.errors = code_rows(*codec, chunk.k, chunk, sample_.sinks);
+    coded.errors = code_rows(coder_of(*codec), chunk.k, sample_.d_k, sample_, c);
     energy.add(rows_of(chunk.k, sample_.d_k), coded.errors);
     damage(c, coded, reading);
   }
@@ -189,11 +196,15 @@ KeyReading DenseAttention::read_keys(const CodecSpec& spec, const HeadProfile& p
 
 ValueReading DenseAttention::read_values(const CodecSpec& spec, const HeadProfile& profile) const {
   const auto codec = make_value_codec(spec, sample_.d_v, &profile);
+  return read_values(coder_of(*codec));
+}
+
+ValueReading DenseAttention::read_values(const BlockCoder& coder) const {
   ValueReading reading;
   RowEnergy energy;
   for (size_t c = 0; c < sample_.chunks.size(); ++c) {
     const SampleChunk& chunk = sample_.chunks[c];
-    const RowErrors errors = code_rows(*codec, chunk.v, chunk, sample_.sinks);
+    const RowErrors errors = code_rows(coder, chunk.v, sample_.d_v, sample_, c);
     energy.add(rows_of(chunk.v, sample_.d_v), errors);
     const Eigen::VectorXd row_errors = errors.delta.rowwise().squaredNorm();
     for (size_t i = 0; i < chunk.queries.size(); ++i) {

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <cstdint>
+#include <functional>
 #include <span>
 #include <string>
 #include <vector>
@@ -38,6 +40,10 @@ struct ValueReading {
   std::vector<ValueQuery> queries;
 };
 
+// Codes rows [64][d] of a chunk from token `first` on, those of valid, into what they are read as.
+using BlockCoder =
+    std::function<void(size_t chunk, int first, const float* rows, uint64_t valid, float* coded)>;
+
 // The dense attention of a sample's queries; made once, read against many codecs. Immutable and
 // thread-safe. Memory: two doubles for each token and query of a chunk.
 class DenseAttention {
@@ -58,6 +64,7 @@ class DenseAttention {
   // throws; the spec must not be dense.
   KeyReading read_keys(const CodecSpec& spec, const HeadProfile& profile) const;
   ValueReading read_values(const CodecSpec& spec, const HeadProfile& profile) const;
+  ValueReading read_values(const BlockCoder& coder) const;
 
  private:
   struct Chunk {

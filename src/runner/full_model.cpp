@@ -66,6 +66,21 @@ bool is_in(FullModelPart part, FullModelRole role) {
          (role != FullModelRole::kRandomBasis && role != FullModelRole::kWrongSign);
 }
 
+// Values of kivi2 refined by token.
+void add_refined(const std::string& profile, std::vector<Plan>& plans) {
+  for (const auto& [role, kv] : {std::pair(FullModelRole::kPaidTokens, "kivi2/kivi2+a2"),
+                                 std::pair(FullModelRole::kRandomTokens, "kivi2/kivi2+a2@random")}) {
+    Plan& plan = plans.emplace_back();
+    plan.row.part = FullModelPart::kFullKv;
+    plan.row.role = role;
+    plan.row.bits = 2;
+    plan.row.kv = kv;
+    CacheSpec cache;
+    cache.kv = KvSpec::parse(kv);
+    plan.candidate = {kv, cache, profile};
+  }
+}
+
 std::vector<Plan> packed_plans(const ModelInfo& info, std::span<const RateProfile> profiles) {
   std::vector<Plan> plans;
   for (FullModelPart part : {FullModelPart::kKeysOnly, FullModelPart::kFullKv}) {
@@ -83,6 +98,7 @@ std::vector<Plan> packed_plans(const ModelInfo& info, std::span<const RateProfil
         plans.push_back(
             {row, {row.kv, cache, keys.is_nib() ? nib_profile : profiles.front().path}});
       }
+      if (part == FullModelPart::kFullKv && bits == 2) add_refined(profiles.front().path, plans);
     }
   }
   return plans;

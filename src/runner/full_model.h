@@ -10,8 +10,8 @@
 namespace headq {
 
 // Experiment 6: the whole model with keys packed and values dense, and with both packed, at 2, 3 and
-// 4 bits: what a base loses, what side codes and nib give back, and what else the side code's bits
-// could have bought.
+// 4 bits: what a base loses, what side codes, values refined by attention and nib give back, and what
+// else the side code's bits could have bought.
 
 inline constexpr std::array<int, 3> kFullModelBits = {2, 3, 4};
 inline constexpr std::array<int, 4> kFullModelRanks = {1, 2, 4, 8};
@@ -29,6 +29,8 @@ enum class FullModelRole {
   kWideBase,     // the bits of the side code of kControlRank spent on wider key channels of the base
   kRandomBasis,  // that side code along random directions
   kWrongSign,    // that side code subtracted
+  kPaidTokens,   // kivi2 with values kivi2+a2: 4 bits for the tokens that attention was paid to
+  kRandomTokens, // the same for random tokens
   kNib,          // nib<b>: fewer bits than kivi<b>, which has b and its scales
   kReference,    // a cache of llama.cpp's own
 };

@@ -63,7 +63,7 @@ TEST(DiagnoseCommand, ReportsEveryExperimentTheSameWithAnyThreads) {
   EXPECT_EQ(tables.err, "");
   for (const char* text : {"1. Which measure", "2. Counterexamples", "3. A vector",
                            "4. Side code directions", "5. Direction", "6. The whole model",
-                           "8. Route flips",
+                           "7. Values: bits by attention paid", "8. Route flips",
                            "Noise floor", "diagnose.txt: 128 queries of 4 KV heads"}) {
     EXPECT_NE(tables.out.find(text), std::string::npos) << text;
   }
@@ -83,7 +83,7 @@ TEST(DiagnoseCommand, ReportsEveryExperimentTheSameWithAnyThreads) {
   const auto& experiments = report["experiments"];
   for (const char* name :
        {"metrics", "counterexamples", "null_space", "deployability", "direction", "full_model",
-        "route_flips"}) {
+        "a2_policy", "route_flips"}) {
     EXPECT_TRUE(experiments.contains(name)) << name;
   }
   EXPECT_EQ(experiments["metrics"]["key_kl"]["spearman"][3]["metric"], "fisher");
@@ -91,6 +91,14 @@ TEST(DiagnoseCommand, ReportsEveryExperimentTheSameWithAnyThreads) {
   for (const auto& dense : experiments["null_space"]["dense"]) EXPECT_LT(dense["kl_max"], 1e-8);
   EXPECT_GT(experiments["direction"]["wrong"]["kl"]["value"],
             experiments["direction"]["right"]["kl"]["value"]);
+  const auto& policies = experiments["a2_policy"]["rows"];
+  ASSERT_EQ(policies.size(), 5u);
+  EXPECT_EQ(policies[0]["policy"], "base");
+  EXPECT_EQ(policies[0]["output_ratio"]["value"], 1.0);
+  // A cache knows less than the oracle, and half a bit more helps wherever it goes.
+  EXPECT_EQ(policies[4]["policy"], "oracle");
+  EXPECT_LE(policies[3]["captured"]["value"], policies[4]["captured"]["value"]);
+  for (size_t i = 1; i < 5; ++i) EXPECT_LT(policies[i]["mse"]["value"], policies[0]["mse"]["value"]) << i;
   double share = 0;
   for (const auto& regime : experiments["route_flips"]["regimes"]) {
     share += regime["share"]["value"].get<double>();
@@ -272,7 +280,7 @@ TEST(DiagnoseCommand, TheWholeModelHasItsRowsAndControls) {
   const Json full = Json::parse(result.out)["experiments"]["full_model"];
   EXPECT_EQ(full["n_chunks"], 2);
   EXPECT_EQ(full["keys_only"].size(), 3u * 9);
-  EXPECT_EQ(full["full_kv"].size(), 3u * 7);
+  EXPECT_EQ(full["full_kv"].size(), 3u * 7 + 2);
   EXPECT_EQ(full["llama_cpp"].size(), 3u);
   const Json& keys = full["keys_only"];
   const auto kld = [&](const std::string& kv) {
@@ -303,6 +311,12 @@ TEST(DiagnoseCommand, TheWholeModelHasItsRowsAndControls) {
       EXPECT_NEAR(row["kld_removed"]["value"].get<double>(), removed, 1e-12);
     }
   }
+  const Json& paid = find_row(full["full_kv"], "kivi2/kivi2+a2");
+  const Json& random = find_row(full["full_kv"], "kivi2/kivi2+a2@random");
+  EXPECT_EQ(paid["role"], "paid_tokens");
+  EXPECT_EQ(random["role"], "random_tokens");
+  EXPECT_EQ(paid["packed_bits"], random["packed_bits"]);
+  EXPECT_GT(paid["kld_removed"]["value"], 0.0);
   const Json& floor = find_row(full["llama_cpp"], "f16");
   EXPECT_EQ(floor["packed_bits"], 16.0);
   EXPECT_LT(floor["kld"]["value"], find_row(full["llama_cpp"], "q8_0")["kld"]["value"]);

@@ -77,6 +77,21 @@ TEST(HeadSampler, TakesRowsOfTheChosenHead) {
   EXPECT_EQ(chunk.q[3 * 4], 191 * 16 + 3 * 4.0f);  // query head 3 of the layer
 }
 
+TEST(HeadSampler, AttentionPaidIsThatOfAllQueriesOfTheGroup) {
+  Seen seen(256, 100);
+  for (float& x : seen.q) x = 0;  // even attention
+  const std::vector<HeadId> heads = {{0, 1}};
+  HeadSampler sampler(heads, {.n_queries = 4});
+  sampler.observe(seen.observation(0));
+  const PaidAttention paid = sampler.take()[0].chunks[0].paid;
+  // Token t is seen by the 100 queries from itself on, by those of both heads, each with 1 / 100.
+  for (int t = 100; t < 150; ++t) {
+    const int n_early = t / 64 * 64 + 63 + 32 - t;  // queries before its block is read packed
+    EXPECT_NEAR(paid.early[static_cast<size_t>(t)], 2e-4 * n_early, 1e-7) << t;
+    EXPECT_NEAR(paid.later[static_cast<size_t>(t)], 2e-4 * (100 - n_early), 1e-7) << t;
+  }
+}
+
 TEST(HeadSampler, QueriesReadTheBlocksThatTheCachePacks) {
   const Seen seen(256);
   const std::vector<HeadId> heads = {{0, 0}};

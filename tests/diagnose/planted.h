@@ -59,6 +59,22 @@ inline HeadSample planted_head(const PlantedOptions& o) {
         chunk.q.insert(chunk.q.end(), row, row + o.d);
       }
     }
+    const std::vector<int> from_start(static_cast<size_t>(o.n_tokens), 0);
+    for (int g = 0; g < o.n_group; ++g) {
+      std::vector<float> q;
+      for (int t = 0; t < o.n_tokens; ++t) {
+        const auto row = all_queries.begin() + (t * o.n_group + g) * o.d;
+        q.insert(q.end(), row, row + o.d);
+      }
+      add_paid_attention({.n_tokens = o.n_tokens,
+                          .d = o.d,
+                          .scale = o.scale,
+                          .softcap = o.softcap,
+                          .q = q,
+                          .k = chunk.k,
+                          .first = from_start},
+                         chunk.paid);
+    }
     Observation seen;
     seen.n_rows = o.n_tokens;
     seen.n_head = o.n_group;

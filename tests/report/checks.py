@@ -111,6 +111,11 @@ def expected_marks(report):
         sum(has(r["oracle_gain_reached"]) for r in d), 0, 0)
     out["Attention with the correction added, left out and subtracted"] = (6, 0, 0)
     out["The attention output with it added, left out and subtracted"] = (3, 0, 0)
+    a = e["a2_policy"]["rows"]
+    out["What half a bit more for values is worth"] = (
+        sum(has(row[k]) for row in a for k in ("output_ratio", "a2_ratio")), 0, 0)
+    out["How much later attention the chosen tokens get"] = (
+        sum(has(row["captured"]) for row in a), 0, 0)
     r = e["route_flips"]
     out["Where the harm is"] = (
         sum(has(g[k]) for g in r["regimes"] for k in ("share", "damage_share")), 0, 0)

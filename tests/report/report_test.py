@@ -60,6 +60,8 @@ def full_model():
         "full_kv": [
             row("kivi2", "base", None, 2.5, 0.3, None),
             row("kivi2+hq4x4/kivi2", "side_code", 4, 2.64, 0.1, 0.66),
+            row("kivi2/kivi2+a2", "paid_tokens", None, 2.77, 0.22, 0.27),
+            row("kivi2/kivi2+a2@random", "random_tokens", None, 2.77, 0.28, 0.07),
             row("nib2", "nib", None, 2.0, 0.02, 0.93)],
         "llama_cpp": [
             row("f16", "reference", None, 16.0, 0.0004, None),
@@ -293,8 +295,8 @@ class ReportTest(unittest.TestCase):
             self.assert_none(checks.overflow_faults(self.browser))
             self.assert_none(checks.overlap_faults(self.browser))
             marks = checks.marks_by_figure(self.browser)
-            self.assertEqual(marks["Keys and values packed: divergence against bits"], (6, 0, 0))
-            self.assertEqual(marks["Keys and values packed: perplexity against bits"], (6, 0, 0))
+            self.assertEqual(marks["Keys and values packed: divergence against bits"], (8, 0, 0))
+            self.assertEqual(marks["Keys and values packed: perplexity against bits"], (8, 0, 0))
             self.assertEqual(marks["Keys alone: divergence against bits"], (6, 0, 0))
         merit = self.browser.evaluate("document.querySelector('.figure-of-merit').textContent")
         self.assertEqual(merit, "nib2")
@@ -317,7 +319,12 @@ class ReportTest(unittest.TestCase):
         gain, value_gain = (
             f"experiments.metrics.{t}.gain.equal_bits" for t in ("key_kl", "values"))
         right, wrong = (f"experiments.direction.{s}.kl_ratio" for s in ("right", "wrong"))
+        uniform, random = (
+            f"experiments.a2_policy.paid_over.{i}.output_error_ratio" for i in (0, 1))
         for claim, changes, expected in (
+                ("a2_policy", {uniform: interval(0.7, 0.9), random: interval(0.3, 0.5)}, "yes"),
+                ("a2_policy", {uniform: interval(0.7, 1.1), random: interval(0.3, 0.5)}, "open"),
+                ("a2_policy", {uniform: interval(1.1, 1.3), random: interval(0.3, 0.5)}, "no"),
                 ("metrics", {gain: interval(0.5, 0.7), value_gain: interval(0.1, 0.3)}, "yes"),
                 ("metrics", {gain: interval(-0.1, 0.7), value_gain: interval(0.1, 0.3)}, "open"),
                 ("metrics", {gain: interval(0.5, 0.7), value_gain: interval(-0.3, -0.1)}, "no"),

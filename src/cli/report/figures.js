@@ -199,6 +199,31 @@ function directionFigures(report) {
       xTitle: 'output error (value units²)'}))];
 }
 
+const kPolicies = [['base', 'without', 5], ['uniform', 'all tokens alike', 4],
+  ['random', 'random tokens', 3], ['paid', 'by attention paid', 0], ['oracle', 'oracle', 2]];
+
+function policyFigures(report) {
+  const rows = at(report, `${E}.a2_policy.rows`);
+  const known = kPolicies.map(([policy, name, style]) => (
+    {name, style, row: rows.find(r => r.policy === policy)})).filter(p => p.row);
+  const group = (name, key) => ({name, rows: known.map(p => ({name: p.name, style: p.style,
+    ...p.row[key]}))});
+  return [el('div', {class: 'figures'},
+    intervalChart({log: true, groups: [group('output error', 'output_ratio'),
+      group('A² error', 'a2_ratio')],
+    title: 'What half a bit more for values is worth',
+    caption: 'Error over that of kivi2 alone, geometric mean over KV heads with its 95 % ' +
+      'interval. Attention paid earns its place if its mark is left of all tokens alike and of ' +
+      'random tokens; the oracle bounds what any choice by attention can do.',
+    xTitle: 'error / error of kivi2'}),
+    intervalChart({groups: known.filter(p => isNumber(p.row.captured.value)).map(p => (
+      {name: p.name, rows: [{name: 'captured', style: p.style, ...scaled(p.row.captured, 100)}]})),
+    title: 'How much later attention the chosen tokens get',
+    caption: 'Of the squared attention paid to coded tokens, the share of the quarter that has ' +
+      'two bits more. A quarter is expected of random tokens.',
+    xTitle: 'share (%)'}))];
+}
+
 function routeFigures(report) {
   const r = at(report, `${E}.route_flips`), layers = r.layers.map(l => l.layer);
   const parts = [['flips', 'flipped', 'share'], ['flips, of the KL', 'flipped', 'damage_share'],
@@ -270,7 +295,8 @@ function headFigures(report) {
 const kRoles = [
   ['base', 'kivi', 1], ['side_code', 'kivi with correction', 0], ['nib', 'nib', 2],
   ['wide_base', 'same bits on the base', 4], ['random_basis', 'random basis', 3],
-  ['wrong_sign', 'wrong sign', 6], ['reference', 'llama.cpp', 5],
+  ['wrong_sign', 'wrong sign', 6], ['paid_tokens', 'values by attention', 6],
+  ['random_tokens', 'random tokens', 3], ['reference', 'llama.cpp', 5],
 ];
 
 // Rows of one table of the whole model, and llama.cpp's caches beside them where these are like.

@@ -24,6 +24,11 @@ const kSections = [
   {id: 'full_model', title: '6. The whole model', intro: 'What the next token loses when the ' +
       'whole model reads a packed cache, beside the cache types of llama.cpp.',
     figures: modelFigures, tables: modelTables},
+  {id: 'a2_policy', title: '7. Bits for the tokens that are read',
+    intro: 'A value’s error reaches the output times the attention its token gets. Half a bit ' +
+      'more for each value can go to all tokens alike, or be two bits more for a quarter of them: ' +
+      'random ones, those that were attended to most until their block is coded, or those that ' +
+      'will be (the oracle).', figures: policyFigures, tables: policyTables},
   {id: 'route_flips', title: '8. Route flips',
     intro: 'Fisher variance is the second-order term of the KL. The two part where an error is ' +
       'large enough to send attention to another token.',

@@ -156,6 +156,21 @@ function directionTables(report) {
     el('span', {'data-path': `${d}.ordered`}, formatPercent(at(report, `${d}.ordered`))), '.')];
 }
 
+function policyTables(report) {
+  const a = `${E}.a2_policy`;
+  return [
+    table(report, {title: 'Half a bit more for values', rows: rowsOf(report, `${a}.rows`,
+      r => r.policy === 'paid'), columns: [['policy', 'policy', kText], ['bits', 'bits'],
+      ['output error', 'output_error'], ['output error / base', 'output_ratio'],
+      ['A² error', 'a2_error'], ['A² error / base', 'a2_ratio'], ['storage MSE', 'mse'],
+      ['later attention captured', 'captured', kPercent]]}),
+    table(report, {title: 'By attention paid against the others at its bits',
+      rows: rowsOf(report, `${a}.paid_over`), columns: [['against', 'policy', kText],
+        ['output error over its', 'output_error_ratio'],
+        ['KV heads where lower', 'wins', kPercent]]}),
+  ];
+}
+
 const kRegime = [['cases', 'n_cases'], ['share', 'share', kPercent],
   ['of the KL', 'damage_share', kPercent], ['KL, nats', 'kl'], ['Fisher, nats', 'fisher'],
   ['Fisher / KL', 'fisher_over_kl'], ['Spearman', 'spearman']];
