@@ -49,7 +49,8 @@ TEST_P(CodecFamily, EveryCodecStaysFiniteAndDoesDamage) {
   const Damage damage({.family = GetParam(), .n_swa = 160});
   for (const char* kv : {"token2", "token2h", "token4", "token4h", "kivi2+hq4x4@random",
                          "kivi2-hq4x4@random", "kivi4+hq16x4@random:7", "token2+hq8x4@random",
-                         "kivi2/token4h", "token4/kivi2", "dense/kivi2", "kivi2/dense"}) {
+                         "kivi2/token4h", "token4/kivi2", "dense/kivi2", "kivi2/dense", "kivi2+a2",
+                         "dense/kivi2+a2@random"}) {
     SCOPED_TRACE(kv);
     const Logits logits = damage.logits({.kv = kv});
     EXPECT_TRUE(all_finite(logits));
@@ -102,7 +103,7 @@ HEADQ_FOR_EACH_FAMILY(BatchFamily);
 TEST_P(BatchFamily, MicrobatchSizeDoesNotMatter) {
   const Model model({.family = GetParam(), .n_swa = 100}, Backend::kHeadq);
   const std::vector<int32_t> tokens = tiny_tokens(kTokens, 3);
-  for (const char* kv : {"dense", "kivi2", "kivi4+hq4x4@random/token4h"}) {
+  for (const char* kv : {"dense", "kivi2", "kivi4+hq4x4@random/token4h", "kivi4/kivi2+a2"}) {
     SCOPED_TRACE(kv);
     const Logits whole = run(model, {.kv = kv, .n_ubatch = 512}, tokens, kTokens);
     const Logits halves = run(model, {.kv = kv, .n_ubatch = 64}, tokens, kTokens);
@@ -130,7 +131,7 @@ TEST_P(BatchFamily, ThreadCountChangesNoBit) {
   const Model model({.family = GetParam()}, Backend::kHeadq);
   const std::vector<int32_t> tokens = tiny_tokens(kTokens, 5);
   constexpr int kDecoded = 8;
-  for (const char* kv : {"dense", "kivi2", "kivi4+hq4x4@random/token4h"}) {
+  for (const char* kv : {"dense", "kivi2", "kivi4+hq4x4@random/token4h", "kivi2+a2"}) {
     SCOPED_TRACE(kv);
     const auto logits = [&](int n_threads) {
       return run(model, {.kv = kv, .n_threads = n_threads}, tokens, kTokens - kDecoded);

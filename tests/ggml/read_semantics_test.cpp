@@ -44,7 +44,7 @@ INSTANTIATE_TEST_SUITE_P(Windows, ReadHorizon, ::testing::Values(0, 1, 31, 32, 3
 
 TEST_P(ReadHorizon, FirstBlockIsReadPackedOnceAllOfItIsWindowOld) {
   const int window = GetParam();
-  for (const char* kv : {"kivi2/dense", "dense/kivi2", "kivi2+hq4x4@random", "token2h"}) {
+  for (const char* kv : {"kivi2/dense", "dense/kivi2", "kivi2+hq4x4@random", "token2h", "dense/kivi2+a2"}) {
     SCOPED_TRACE(kv);
     EXPECT_EQ(first_packed_read(kv, window, 0, kTokens), kBlock - 1 + window);
   }

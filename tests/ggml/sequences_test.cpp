@@ -60,7 +60,7 @@ TEST_P(SequenceFamily, CopyAcrossStreamsContinuesLikeTheOriginal) {
   const Model model({.family = GetParam(), .n_swa = 160}, Backend::kHeadq);
   const std::vector<int32_t> shared = tiny_tokens(150, 1);
   const std::vector<int32_t> next = tiny_tokens(30, 2);
-  for (const char* kv : {"dense", "kivi2", "kivi4+hq4x4@random/token4h"}) {
+  for (const char* kv : {"dense", "kivi2", "kivi4+hq4x4@random/token4h", "kivi2+a2"}) {
     SCOPED_TRACE(kv);
     Session session(model, {.kv = kv, .n_ctx = 1024, .n_seq_max = 2, .unified = false});
     session.decode(shared, 0, 0);
@@ -73,7 +73,7 @@ TEST_P(SequenceFamily, CopyAcrossStreamsContinuesLikeTheOriginal) {
 
 TEST_P(SequenceFamily, InterleavedStreamsEqualLoneSequences) {
   const Model model({.family = GetParam(), .n_swa = 160}, Backend::kHeadq);
-  for (const char* kv : {"dense", "kivi2"}) {
+  for (const char* kv : {"dense", "kivi2", "kivi4/kivi2+a2"}) {
     SCOPED_TRACE(kv);
     const SessionConfig config{
         .kv = kv, .n_ctx = 1536, .n_ubatch = 64, .n_seq_max = 3, .unified = false};

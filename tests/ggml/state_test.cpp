@@ -54,7 +54,8 @@ TEST_P(StateFamily, RestoredSequenceContinuesLikeTheSavedOne) {
 TEST_P(StateFamily, RestoredContextContinuesLikeTheSavedOne) {
   const Model model({.family = GetParam()}, Backend::kHeadq);
   for (const auto& [kv, tolerance] : {std::pair("dense", 1e-4), std::pair("kivi2/kivi4", 1e-4),
-                                      std::pair("token2h/token4h", 2e-3)}) {
+                                      std::pair("token2h/token4h", 2e-3),
+                                      std::pair("kivi2/kivi2+a2", 1e-4)}) {
     SCOPED_TRACE(kv);
     Session saved(model, {.kv = kv});
     decode_prompt(saved);
