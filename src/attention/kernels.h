@@ -22,6 +22,7 @@ inline constexpr float kLn2Lo = -2.12194440e-4f;  // ln 2 - kLn2Hi
 inline constexpr float kExpTaylor[5] = {1.0f / 720, 1.0f / 120, 1.0f / 24, 1.0f / 6, 1.0f / 2};
 
 inline constexpr int kTableTop = 32512;  // 127 * 255 + 127: two signed bytes with base 255
+inline constexpr int kNarrowTop = 127;
 inline constexpr int kWeightTop = 32767;
 inline constexpr int kWeightBytes = 128;
 inline constexpr int kMostValueBlocks = 16;
@@ -42,13 +43,13 @@ struct Kernels {
                        int group_begin, int group_end, float* tables);
 
   // The integers T = rint(tables * inv_unit), |T| <= kTableTop, in the form that this level's scan
-  // reads: two bytes an entry, lo[g][16] and hi[g][16].
-  void (*quantise_tables)(const float* tables, int n_groups, float inv_unit, uint8_t* lo,
-                          uint8_t* hi);
+  // reads: two bytes an entry, lo[g][16] and hi[g][16]. Returns how many groups are wide: behind these
+  // every |T| <= kNarrowTop, and lo says all.
+  int (*quantise_tables)(const float* tables, int n_groups, float inv_unit, uint8_t* lo, uint8_t* hi);
 
   // sums[i][t] = sum_g T_ig[nibble g of t] for the 64 tokens of a block and the tables of n queries,
-  // those of query i at lo + i * stride and hi + i * stride.
-  void (*scan)(const uint8_t* codes, int n_groups, const uint8_t* lo, const uint8_t* hi,
+  // those of query i at lo + i * stride and hi + i * stride; its first n_wide groups at least are wide.
+  void (*scan)(const uint8_t* codes, int n_groups, int n_wide, const uint8_t* lo, const uint8_t* hi,
                size_t stride, int n, int32_t* sums);
 
   // out[t] += unit * sums[t], or scale[t] * (unit * sums[t]) + zero[t] * z with parameters of tokens.

@@ -94,15 +94,19 @@ float make_tables(const int* term_begin, const float* patterns, const float* c, 
   return max_of(largest);
 }
 
-// Biased bytes: T + 32768 = lo + 256 * hi.
-void quantise_tables(const float* tables, int n_groups, float inv_unit, uint8_t* lo, uint8_t* hi) {
+// Biased bytes: T = (lo - 128) + 256 * (hi - 128).
+int quantise_tables(const float* tables, int n_groups, float inv_unit, uint8_t* lo, uint8_t* hi) {
   const __m256 inv = _mm256_set1_ps(inv_unit);
-  const __m256i bias = _mm256_set1_epi32(32768);
+  const __m256i bias = _mm256_set1_epi32(128 + 256 * 128);
   const __m256i low = _mm256_set1_epi16(255);
+  const __m256i top = _mm256_set1_epi32(kNarrowTop);
+  int n_wide = 0;
   for (int g = 0; g < n_groups; ++g) {
     const float* table = tables + g * 16;
     const __m256i a = _mm256_cvtps_epi32(_mm256_mul_ps(_mm256_loadu_ps(table), inv));
     const __m256i b = _mm256_cvtps_epi32(_mm256_mul_ps(_mm256_loadu_ps(table + 8), inv));
+    const __m256i magnitude = _mm256_max_epi32(_mm256_abs_epi32(a), _mm256_abs_epi32(b));
+    if (_mm256_movemask_epi8(_mm256_cmpgt_epi32(magnitude, top)) != 0) n_wide = g + 1;
     const __m256i u = _mm256_permute4x64_epi64(
         _mm256_packus_epi32(_mm256_add_epi32(a, bias), _mm256_add_epi32(b, bias)), 0xd8);
     const __m256i bytes = _mm256_permute4x64_epi64(
@@ -110,6 +114,7 @@ void quantise_tables(const float* tables, int n_groups, float inv_unit, uint8_t*
     _mm_storeu_si128(reinterpret_cast<__m128i*>(lo + g * 16), _mm256_castsi256_si128(bytes));
     _mm_storeu_si128(reinterpret_cast<__m128i*>(hi + g * 16), _mm256_extracti128_si256(bytes, 1));
   }
+  return n_wide;
 }
 
 // Sums of bytes by token as 16-bit numbers: `all` adds even + 256 * odd, `odd` the odd ones.
@@ -137,11 +142,11 @@ void join_sums(const ByteSums& low, const ByteSums& high, int32_t* sums) {
   }
 }
 
-void scan_query(const uint8_t* codes, int n_groups, const uint8_t* lo, const uint8_t* hi,
-                int32_t* sums) {
+void scan_query(const uint8_t* codes, int n_groups, int n_wide, const uint8_t* lo,
+                const uint8_t* hi, int32_t* sums) {
   constexpr int kMaxGroups = 256;  // 256 * 255 fits 16 bits
   const __m256i low_nibble = _mm256_set1_epi8(15);
-  for (int t = 0; t < 64; ++t) sums[t] = -32768 * n_groups;
+  for (int t = 0; t < 64; ++t) sums[t] = -128 * (n_groups + 256 * n_wide);
   for (int begin = 0; begin < n_groups; begin += kMaxGroups) {
     const int end = n_groups - begin < kMaxGroups ? n_groups : begin + kMaxGroups;
     ByteSums low0, low1, high0, high1;
@@ -150,9 +155,10 @@ void scan_query(const uint8_t* codes, int n_groups, const uint8_t* lo, const uin
       const __m256i n0 = _mm256_and_si256(c, low_nibble);
       const __m256i n1 = _mm256_and_si256(_mm256_srli_epi16(c, 4), low_nibble);
       const __m256i tl = table256(lo + g * 16);
-      const __m256i th = table256(hi + g * 16);
       low0.add(_mm256_shuffle_epi8(tl, n0));
       low1.add(_mm256_shuffle_epi8(tl, n1));
+      if (g >= n_wide) continue;
+      const __m256i th = table256(hi + g * 16);
       high0.add(_mm256_shuffle_epi8(th, n0));
       high1.add(_mm256_shuffle_epi8(th, n1));
     }
@@ -161,10 +167,10 @@ void scan_query(const uint8_t* codes, int n_groups, const uint8_t* lo, const uin
   }
 }
 
-void scan(const uint8_t* codes, int n_groups, const uint8_t* lo, const uint8_t* hi, size_t stride,
-          int n, int32_t* sums) {
+void scan(const uint8_t* codes, int n_groups, int n_wide, const uint8_t* lo, const uint8_t* hi,
+          size_t stride, int n, int32_t* sums) {
   for (int i = 0; i < n; ++i, lo += stride, hi += stride, sums += 64) {
-    scan_query(codes, n_groups, lo, hi, sums);
+    scan_query(codes, n_groups, n_wide, lo, hi, sums);
   }
 }
 

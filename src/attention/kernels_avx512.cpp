@@ -61,16 +61,20 @@ float make_tables(const int* term_begin, const float* patterns, const float* c, 
   return _mm512_reduce_max_ps(largest);
 }
 
-// Signed bytes: T = lo + 255 * hi, so that one multiplier byte joins the two in vpdpbusd.
-void quantise_tables(const float* tables, int n_groups, float inv_unit, uint8_t* lo, uint8_t* hi) {
+// Signed bytes: T = lo + 255 * hi, so that one multiplier byte joins the two in vpdpbusd; hi is 0 where
+// |T| <= kNarrowTop.
+int quantise_tables(const float* tables, int n_groups, float inv_unit, uint8_t* lo, uint8_t* hi) {
   const __m512 inv = _mm512_set1_ps(inv_unit), inv_base = _mm512_set1_ps(1.0f / 255.0f);
+  int n_wide = 0;
   for (int g = 0; g < n_groups; ++g) {
     const __m512i t = _mm512_cvtps_epi32(_mm512_mul_ps(_mm512_loadu_ps(tables + g * 16), inv));
     const __m512i h = _mm512_cvtps_epi32(_mm512_mul_ps(_mm512_cvtepi32_ps(t), inv_base));
     const __m512i l = _mm512_add_epi32(_mm512_sub_epi32(t, _mm512_slli_epi32(h, 8)), h);
     _mm_storeu_si128(reinterpret_cast<__m128i*>(lo + g * 16), _mm512_cvtepi32_epi8(l));
     _mm_storeu_si128(reinterpret_cast<__m128i*>(hi + g * 16), _mm512_cvtepi32_epi8(h));
+    if (_mm512_cmpgt_epi32_mask(_mm512_abs_epi32(t), _mm512_set1_epi32(kNarrowTop)) != 0) n_wide = g + 1;
   }
+  return n_wide;
 }
 
 // Byte 4 t + j of the result is byte t + `first` of group j, out of the 128 bytes of four groups.
@@ -91,7 +95,8 @@ class Scan {
   }
 
   // Four groups: their codes as two registers, and where their tables are; of the tables' bytes only
-  // the live ones are read, others count as 0.
+  // the live ones are read, others count as 0. kWide: the high bytes count.
+  template <bool kWide>
   void add(__m512i first, __m512i second, const uint8_t* lo, const uint8_t* hi, size_t stride,
            __mmask64 live) {
     const __m512i a = _mm512_permutex2var_epi8(first, order_a_, second);
@@ -100,11 +105,12 @@ class Scan {
     const __m512i i2 = index_of(_mm512_srli_epi16(a, 4)), i3 = index_of(_mm512_srli_epi16(b, 4));
     HEADQ_UNROLL
     for (int q = 0; q < kQueries; ++q, lo += stride, hi += stride) {
-      const __m512i table_lo = load(lo, live), table_hi = load(hi, live);
-      sum_[q * 4] = look_up(sum_[q * 4], i0, table_lo, table_hi);
-      sum_[q * 4 + 1] = look_up(sum_[q * 4 + 1], i1, table_lo, table_hi);
-      sum_[q * 4 + 2] = look_up(sum_[q * 4 + 2], i2, table_lo, table_hi);
-      sum_[q * 4 + 3] = look_up(sum_[q * 4 + 3], i3, table_lo, table_hi);
+      const __m512i table_lo = load(lo, live);
+      const __m512i table_hi = kWide ? load(hi, live) : _mm512_setzero_si512();
+      sum_[q * 4] = look_up<kWide>(sum_[q * 4], i0, table_lo, table_hi);
+      sum_[q * 4 + 1] = look_up<kWide>(sum_[q * 4 + 1], i1, table_lo, table_hi);
+      sum_[q * 4 + 2] = look_up<kWide>(sum_[q * 4 + 2], i2, table_lo, table_hi);
+      sum_[q * 4 + 3] = look_up<kWide>(sum_[q * 4 + 3], i3, table_lo, table_hi);
     }
   }
 
@@ -122,9 +128,10 @@ class Scan {
     constexpr int kAndOr = 0xea;
     return _mm512_ternarylogic_epi32(nibbles, low_nibble_, table_of_byte_, kAndOr);
   }
+  template <bool kWide>
   __m512i look_up(__m512i sum, __m512i index, __m512i lo, __m512i hi) const {
     sum = _mm512_dpbusd_epi32(sum, one_, _mm512_permutexvar_epi8(index, lo));
-    return _mm512_dpbusd_epi32(sum, base_, _mm512_permutexvar_epi8(index, hi));
+    return kWide ? _mm512_dpbusd_epi32(sum, base_, _mm512_permutexvar_epi8(index, hi)) : sum;
   }
 
   const __m512i low_nibble_ = _mm512_set1_epi8(15);
@@ -135,13 +142,18 @@ class Scan {
 };
 
 template <int kQueries>
-void scan_queries(const uint8_t* codes, int n_groups, const uint8_t* lo, const uint8_t* hi,
-                  size_t stride, int32_t* sums) {
+void scan_queries(const uint8_t* codes, int n_groups, int n_wide, const uint8_t* lo,
+                  const uint8_t* hi, size_t stride, int32_t* sums) {
   Scan<kQueries> scan;
   int g = 0;
-  for (; g + 4 <= n_groups; g += 4, codes += 128, lo += 64, hi += 64) {
-    scan.add(_mm512_loadu_si512(codes), _mm512_loadu_si512(codes + 64), lo, hi, stride, ~__mmask64{0});
-  }
+  const auto add_fours = [&]<bool kWide>(int end) {
+    for (; g + 4 <= n_groups && g < end; g += 4, codes += 128, lo += 64, hi += 64) {
+      scan.template add<kWide>(_mm512_loadu_si512(codes), _mm512_loadu_si512(codes + 64), lo, hi, stride,
+                               ~__mmask64{0});
+    }
+  };
+  add_fours.template operator()<true>(n_wide);
+  add_fours.template operator()<false>(n_groups);
   if (g < n_groups) {  // nibbles of absent groups are 0, and so are their tables
     const auto first_bytes = [](int n) {
       return n >= 64 ? ~__mmask64{0} : (__mmask64{1} << n) - 1u;
@@ -149,19 +161,19 @@ void scan_queries(const uint8_t* codes, int n_groups, const uint8_t* lo, const u
     const int left = n_groups - g;
     const __m512i first = _mm512_maskz_loadu_epi8(first_bytes(left * 32), codes);
     const __m512i second = left > 2 ? _mm512_zextsi256_si512(load256(codes + 64)) : _mm512_setzero_si512();
-    scan.add(first, second, lo, hi, stride, first_bytes(left * 16));
+    scan.template add<true>(first, second, lo, hi, stride, first_bytes(left * 16));
   }
   scan.store(sums);
 }
 
-void scan(const uint8_t* codes, int n_groups, const uint8_t* lo, const uint8_t* hi, size_t stride,
-          int n, int32_t* sums) {
+void scan(const uint8_t* codes, int n_groups, int n_wide, const uint8_t* lo, const uint8_t* hi,
+          size_t stride, int n, int32_t* sums) {
   for (; n >= 4; n -= 4, lo += 4 * stride, hi += 4 * stride, sums += 4 * 64) {
-    scan_queries<4>(codes, n_groups, lo, hi, stride, sums);
+    scan_queries<4>(codes, n_groups, n_wide, lo, hi, stride, sums);
   }
-  if (n == 3) scan_queries<3>(codes, n_groups, lo, hi, stride, sums);
-  if (n == 2) scan_queries<2>(codes, n_groups, lo, hi, stride, sums);
-  if (n == 1) scan_queries<1>(codes, n_groups, lo, hi, stride, sums);
+  if (n == 3) scan_queries<3>(codes, n_groups, n_wide, lo, hi, stride, sums);
+  if (n == 2) scan_queries<2>(codes, n_groups, n_wide, lo, hi, stride, sums);
+  if (n == 1) scan_queries<1>(codes, n_groups, n_wide, lo, hi, stride, sums);
 }
 
 void add_sums(const int32_t* sums, float unit, const float* scale, const float* zero, float z,

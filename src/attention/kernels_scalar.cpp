@@ -54,23 +54,28 @@ float make_tables(const int* term_begin, const float* patterns, const float* c, 
   return largest;
 }
 
-// Biased bytes: T + 32768 = lo + 256 * hi.
-void quantise_tables(const float* tables, int n_groups, float inv_unit, uint8_t* lo, uint8_t* hi) {
+// Biased bytes: T = (lo - 128) + 256 * (hi - 128).
+int quantise_tables(const float* tables, int n_groups, float inv_unit, uint8_t* lo, uint8_t* hi) {
+  int n_wide = 0;
   for (int i = 0; i < n_groups * 16; ++i) {
-    const int u = static_cast<int>(std::nearbyintf(tables[i] * inv_unit)) + 32768;
+    const int table = static_cast<int>(std::nearbyintf(tables[i] * inv_unit));
+    const int u = table + 128 + 256 * 128;
     lo[i] = static_cast<uint8_t>(u & 255);
     hi[i] = static_cast<uint8_t>(u >> 8);
+    if (table > kNarrowTop || table < -kNarrowTop) n_wide = i / 16 + 1;
   }
+  return n_wide;
 }
 
-void scan(const uint8_t* codes, int n_groups, const uint8_t* lo, const uint8_t* hi, size_t stride,
-          int n, int32_t* sums) {
+void scan(const uint8_t* codes, int n_groups, int n_wide, const uint8_t* lo, const uint8_t* hi,
+          size_t stride, int n, int32_t* sums) {
   for (int i = 0; i < n; ++i, lo += stride, hi += stride, sums += 64) {
-    for (int t = 0; t < 64; ++t) sums[t] = -32768 * n_groups;
+    for (int t = 0; t < 64; ++t) sums[t] = 0;
     for (int g = 0; g < n_groups; ++g) {
       for (int t = 0; t < 64; ++t) {
         const int entry = g * 16 + nibble(codes, g, t);
-        sums[t] += lo[entry] + 256 * hi[entry];
+        sums[t] += lo[entry] - 128;
+        if (g < n_wide) sums[t] += 256 * (hi[entry] - 128);
       }
     }
   }

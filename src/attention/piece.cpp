@@ -64,6 +64,7 @@ PieceContext::CodecSizes::CodecSizes(const SideStore& side) {
 // Scratch of one thread.
 struct PieceContext::Work {
   float* scores = nullptr;  // [queries][kPieceTokens], then the weights
+  BlockView values[kPieceBlocks];  // of the blocks seen
 
   // Scanning:
   int32_t* sums = nullptr;     // [queries][64]
@@ -72,6 +73,7 @@ struct PieceContext::Work {
   float* c = nullptr;           // [n_terms]
   float* tables = nullptr;      // [n_groups][16]
   float* units = nullptr;       // [queries][segments]
+  int* n_wide = nullptr;        // [segments] of a query
   uint8_t* lo = nullptr;        // [queries][n_groups][16] where the block's parameters matter
   uint8_t* hi = nullptr;
   float* value_params = nullptr;     // [blocks][value n_params]
@@ -110,6 +112,7 @@ PieceContext::Work PieceContext::work_at(float* base) const {
     work.take(base, work.c, key.n_terms);
     work.take(base, work.tables, key.n_groups * 16);
     work.take(base, work.units, n * key.n_segments);
+    work.take(base, work.n_wide, key.n_segments);
     work.take(base, work.lo, n * key.n_groups * 16);
     work.take(base, work.hi, n * key.n_groups * 16);
     work.take(base, work.value_params, kPieceBlocks * value.n_params);
@@ -219,8 +222,9 @@ void PieceContext::scan_block(const BlockView& keys, const Tile& tile, float* sc
     float constant = queries_.shared(query);
     if (block_params) {
       constant += codec.term_coefficients(queries_.coef(query), work.unpacked, work.c);
-      make_tables(codec, kernels_, work.c, work.tables, work.lo + i * table_bytes,
-                  work.hi + i * table_bytes, work.units + i * n_segments);
+      make_tables(codec, kernels_, work.c, codec.score_error(queries_.coef(query)), work.tables,
+                  work.lo + i * table_bytes, work.hi + i * table_bytes, work.units + i * n_segments,
+                  work.n_wide);
     }
     std::fill_n(scores + i * kPieceTokens, kBlockTokens, constant);
   }
@@ -229,9 +233,10 @@ void PieceContext::scan_block(const BlockView& keys, const Tile& tile, float* sc
   for (size_t s = 0; s < n_segments; ++s) {
     const Segment& segment = segments[s];
     const size_t first = static_cast<size_t>(segment.group_begin) * 16;
-    kernels_.scan(keys.packed + segment.group_begin * kGroupBytes,
-                  segment.group_end - segment.group_begin, lo + first, hi + first, table_bytes,
-                  tile.n_queries, work.sums);
+    const int n_groups = segment.group_end - segment.group_begin;
+    kernels_.scan(keys.packed + segment.group_begin * kGroupBytes, n_groups,
+                  block_params ? n_groups : queries_.n_wide(tile.first_query, n, s), lo + first, hi + first,
+                  table_bytes, tile.n_queries, work.sums);
     const bool token_params = segment.token_params >= 0;
     const float* scale = token_params ? work.key_params + segment.token_params : nullptr;
     const float* zero = token_params ? scale + kBlockTokens : nullptr;
@@ -298,8 +303,8 @@ void PieceContext::score_dense_tile(const BlockView& keys, const Tile& tile, int
 }
 
 // Scores of one block for all queries of the tile, [queries] at kPieceTokens apart.
-void PieceContext::score_block(const Tile& tile, int block, float* scores, Work& work) const {
-  const BlockView keys = view(cache_.keys(), tile, block);
+void PieceContext::score_block(const BlockView& keys, const Tile& tile, int block, float* scores,
+                               Work& work) const {
   int first_row = tile.n_rows, end_row = 0;  // rows that read the block packed
   for (int row = 0; row < tile.n_rows && keys.codec != nullptr; ++row) {
     if (cells(keys, tile, row, block).coded == 0) continue;
@@ -441,7 +446,7 @@ void PieceContext::weigh_codes(const Tile& tile, int first, uint64_t seen_blocks
   const Codec* codec = nullptr;
   for (uint64_t rest = seen_blocks; rest != 0; rest &= rest - 1) {
     const int b = std::countr_zero(rest);
-    const BlockView values = view(cache_.values(), tile, first + b);
+    const BlockView& values = work.values[b];
     if (values.codec == nullptr) continue;
     uint64_t any = 0;
     for (int row = 0; row < tile.n_rows; ++row) {
@@ -493,9 +498,8 @@ void PieceContext::accumulate_tile(const Tile& tile, const Cells* cells, uint64_
   kernels_.tile_accumulate(work.other, kBlockTokens, n, rows, stride, to, query_floats_);
 }
 
-void PieceContext::weigh_block_tile(const Tile& tile, int block, const float* weights, float* partial,
-                                    Work& work) const {
-  const BlockView values = view(cache_.values(), tile, block);
+void PieceContext::weigh_block_tile(const BlockView& values, const Tile& tile, int block,
+                                    const float* weights, float* partial, Work& work) const {
   uint64_t coded = 0, dense = 0;
   for (int row = 0; row < tile.n_rows; ++row) {
     work.cells[row] = cells(values, tile, row, block);
@@ -521,10 +525,11 @@ void PieceContext::weigh_piece(const Tile& tile, int first, uint64_t seen_blocks
   for (uint64_t rest = seen_blocks; rest != 0; rest &= rest - 1) {
     const int b = std::countr_zero(rest);
     const float* weights = work.scores + b * kBlockTokens;
+    work.values[b] = view(cache_.values(), tile, first + b);
     if (scans_) {
-      weigh_dense(view(cache_.values(), tile, first + b), tile, first + b, weights, partial);
+      weigh_dense(work.values[b], tile, first + b, weights, partial);
     } else {
-      weigh_block_tile(tile, first + b, weights, partial, work);
+      weigh_block_tile(work.values[b], tile, first + b, weights, partial, work);
     }
   }
   if (scans_) weigh_codes(tile, first, seen_blocks, partial, work);
@@ -546,7 +551,7 @@ bool PieceContext::run_piece(size_t tile_index, size_t piece, float* scratch,
   for (int b = 0; b < n; ++b) {
     float* scores = work.scores + b * kBlockTokens;
     if ((seen_blocks >> b & 1) != 0) {
-      score_block(tile, first + b, scores, work);
+      score_block(view(cache_.keys(), tile, first + b), tile, first + b, scores, work);
       continue;
     }
     for (int i = 0; i < tile.n_queries; ++i) {
@@ -595,7 +600,7 @@ void PieceContext::add_paid(size_t tile_index, int block, const float* norms, fl
   for (int row = 0; row < tile.n_rows; ++row) visible |= visible_row(tile, row)[block];
   if (visible == 0) return;
   Work work = work_at(scratch);
-  score_block(tile, block, work.scores, work);
+  score_block(view(cache_.keys(), tile, block), tile, block, work.scores, work);
   for (int i = 0; i < tile.n_queries; ++i) {
     float* p = work.scores + static_cast<size_t>(i) * kPieceTokens;
     const float* norm = norms + (tile.first_query + static_cast<size_t>(i)) * 2;

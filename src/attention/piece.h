@@ -107,7 +107,7 @@ class PieceContext {
   void load_params(const BlockView& view, float* params) const;
   float* accumulators(float* partial, int query) const;
 
-  void score_block(const Tile& tile, int block, float* scores, Work& work) const;
+  void score_block(const BlockView& keys, const Tile& tile, int block, float* scores, Work& work) const;
   void scan_block(const BlockView& keys, const Tile& tile, float* scores, Work& work) const;
   void multiply_block(const BlockView& keys, const Tile& tile, int first_row, int n_rows, float* scores,
                       Work& work) const;
@@ -121,8 +121,8 @@ class PieceContext {
   void weigh_codes(const Tile& tile, int first, uint64_t seen_blocks, float* partial, Work& work) const;
   void weigh_segment(const Codec& codec, const Segment& segment, const Tile& tile, int n_coded,
                      float* partial, Work& work) const;
-  void weigh_block_tile(const Tile& tile, int block, const float* weights, float* partial,
-                        Work& work) const;
+  void weigh_block_tile(const BlockView& values, const Tile& tile, int block, const float* weights,
+                        float* partial, Work& work) const;
   void accumulate_tile(const Tile& tile, const Cells* cells, uint64_t Cells::*part,
                        const float* weights, const float* rows, int stride, float* acc, Work& work) const;
   void load_dense_rows(const BlockView& view, uint64_t wanted, int stride, float* rows) const;

@@ -1,22 +1,40 @@
 #include "attention/queries.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "core/parallel.h"
 
 namespace headq {
 
-void make_tables(const Codec& codec, const Kernels& kernels, const float* c, float* tables, uint8_t* lo,
-                 uint8_t* hi, float* units) {
+namespace {
+
+// Of the variance of a score's error. It is a mean over tokens and queries: where few tokens hold most
+// of it, the share of the others' is several times this, and must stay below 1 %.
+constexpr float kTableShare = 0.0005f;
+
+}  // namespace
+
+void make_tables(const Codec& codec, const Kernels& kernels, const float* c, float score_error,
+                 float* tables, uint8_t* lo, uint8_t* hi, float* units, int* n_wide) {
+  // The sum of n_groups integers is off by n_groups / 12 units squared.
+  const float coarse =
+      score_error * std::sqrt(12.0f * kTableShare / static_cast<float>(codec.layout().n_groups));
   for (const Segment& segment : codec.segments()) {
     const float largest = kernels.make_tables(codec.term_begin().data(), codec.patterns().data(), c,
                                               segment.group_begin, segment.group_end, tables);
-    *units++ = largest / static_cast<float>(kTableTop);
+    const float unit = std::max(largest / static_cast<float>(kTableTop), coarse);
+    *units++ = unit;
     const size_t first = static_cast<size_t>(segment.group_begin) * 16;
-    kernels.quantise_tables(tables, segment.group_end - segment.group_begin,
-                            largest > 0.0f ? static_cast<float>(kTableTop) / largest : 0.0f, lo + first,
-                            hi + first);
+    *n_wide++ = kernels.quantise_tables(tables, segment.group_end - segment.group_begin,
+                                        largest > 0.0f ? 1.0f / unit : 0.0f, lo + first, hi + first);
   }
+}
+
+int Queries::n_wide(size_t i, size_t n, size_t s) const {
+  int largest = 0;
+  for (size_t j = i; j < i + n; ++j) largest = std::max(largest, n_wide_[j * sizes_.n_segments + s]);
+  return largest;
 }
 
 void Queries::prepare(const LayerCache& cache, const Kernels& kernels, const AttentionInputs& in,
@@ -46,6 +64,7 @@ void Queries::prepare(const LayerCache& cache, const Kernels& kernels, const Att
   grow(shared_, n);
   if (tables) {
     grow(units_, n * sizes_.n_segments);
+    grow(n_wide_, n * sizes_.n_segments);
     grow(lo_, n * table_bytes());
     grow(hi_, n * table_bytes());
   }
@@ -75,8 +94,9 @@ void Queries::prepare(const LayerCache& cache, const Kernels& kernels, const Att
       float* unpacked = c + n_terms;
       codec.unpack(nullptr, unpacked);
       codec.term_coefficients(coef, unpacked, c);
-      make_tables(codec, kernels, c, work.data(), lo_.data() + i * table_bytes(),
-                  hi_.data() + i * table_bytes(), units_.data() + i * sizes_.n_segments);
+      make_tables(codec, kernels, c, codec.score_error(coef), work.data(),
+                  lo_.data() + i * table_bytes(), hi_.data() + i * table_bytes(),
+                  units_.data() + i * sizes_.n_segments, n_wide_.data() + i * sizes_.n_segments);
     }
   });
 }

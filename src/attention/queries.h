@@ -36,6 +36,8 @@ class Queries {
   const uint8_t* hi(size_t i) const { return hi_.data() + i * table_bytes(); }
   size_t table_bytes() const { return sizes_.n_groups * 16; }
   const float* units(size_t i) const { return units_.data() + i * sizes_.n_segments; }
+  // Wide groups of segment s for n queries from query i on.
+  int n_wide(size_t i, size_t n, size_t s) const;
 
  private:
   struct Sizes {
@@ -45,14 +47,18 @@ class Queries {
   size_t n_kv_heads_ = 0, n_rows_ = 0, group_ = 0, stride_ = 0;
   Sizes sizes_;  // the largest over the KV heads
   std::vector<float> q_, coef_, zero_coef_, shared_, units_;
+  std::vector<int> n_wide_;
   std::vector<uint8_t> lo_, hi_;
   std::vector<std::vector<float>> work_;  // by thread
 };
 
 // Integer tables of one query from the coefficients c of a codec's terms: bytes lo and hi
-// [n_groups][16], and what an integer of each segment is worth, units [segments]. tables: work space
-// [n_groups][16].
-void make_tables(const Codec& codec, const Kernels& kernels, const float* c, float* tables, uint8_t* lo,
-                 uint8_t* hi, float* units);
+// [n_groups][16], what an integer of each segment is worth and how many of its groups are wide, units
+// and n_wide [segments]. tables: work space [n_groups][16].
+//
+// An integer is worth as little as it can be, or as much as the codec's own error of the scores,
+// score_error (Codec::score_error), allows: the tables then add kTableShare to its variance.
+void make_tables(const Codec& codec, const Kernels& kernels, const float* c, float score_error,
+                 float* tables, uint8_t* lo, uint8_t* hi, float* units, int* n_wide);
 
 }  // namespace headq

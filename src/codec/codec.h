@@ -106,6 +106,9 @@ class Codec {
   virtual int n_coef() const = 0;
   virtual float analyse(const float* q, float* coef, float* zero_coef) const = 0;
 
+  // Standard deviation to expect of the error of a query's scores; 0 where it is not known.
+  virtual float score_error(const float* /*coef*/) const { return 0.0f; }
+
   // Arranges a block's parameters, given as f32 [layout().n_params], once for the many queries that
   // will read it (without block parameters they are not looked at).
   virtual int n_unpacked() const = 0;

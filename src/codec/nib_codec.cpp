@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 
 #include "codec/dot.h"
 #include "codec/nib_file.h"
@@ -42,6 +43,7 @@ std::vector<float> nib_table(const NibCode& code) {
 NibCodec::NibCodec(int head_dim, const NibCode& code, int wrong_sign)
     : head_dim_(head_dim),
       mean_(checked(code, head_dim).mean),
+      coord_error_(code.error / static_cast<float>(head_dim)),
       trellis_(code.n_coords(), code.reach, nib_table(code)),
       coord_stride_(padded(trellis_.n_coords())),
       row_stride_(padded(head_dim)),
@@ -106,6 +108,12 @@ float NibCodec::analyse(const float* q, float* coef, float* zero_coef) const {
   trellis_.kernels().transform(synthesis_columns_.data(), head_dim_, coord_stride_, q, padded_coef);
   std::copy_n(padded_coef, trellis_.n_coords(), coef);
   return dot(q, mean_.data(), mean_.size());
+}
+
+// Errors of coordinates are uncorrelated, and about alike where bits are spent.
+float NibCodec::score_error(const float* coef) const {
+  const size_t n = static_cast<size_t>(trellis_.n_coords());
+  return std::sqrt(coord_error_ * dot(coef, coef, n));
 }
 
 float NibCodec::term_coefficients(const float* coef, const float*, float* c) const {

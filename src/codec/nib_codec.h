@@ -26,6 +26,7 @@ class NibCodec : public Codec {
   bool has_block_params() const override { return false; }
   int n_coef() const override { return trellis_.n_coords(); }
   float analyse(const float* q, float* coef, float* zero_coef) const override;
+  float score_error(const float* coef) const override;
   int n_unpacked() const override { return 0; }
   void unpack(const float*, float*) const override {}
   float term_coefficients(const float* coef, const float* unpacked, float* c) const override;
@@ -40,6 +41,7 @@ class NibCodec : public Codec {
  private:
   int head_dim_;
   std::vector<float> mean_;  // [d]
+  float coord_error_;        // expected squared error of a coordinate
   Trellis trellis_;
   int coord_stride_, row_stride_;  // n_coords and d, padded to 16
   std::vector<float> analysis_columns_;   // [d][coord_stride]

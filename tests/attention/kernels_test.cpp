@@ -123,7 +123,7 @@ TEST_P(KernelLevels, TablesAndTheirIntegers) {
       uint8_t codes[32];
       for (int t = 0; t < 32; ++t) codes[t] = static_cast<uint8_t>(t % 16 * 17);
       int32_t sums[64];
-      kernels().scan(codes, 1, lo.get() + g * 16, hi.get() + g * 16, 0, 1, sums);
+      kernels().scan(codes, 1, 1, lo.get() + g * 16, hi.get() + g * 16, 0, 1, sums);
       for (int t = 0; t < 64; ++t) {
         ASSERT_EQ(sums[t], std::lrint(wanted.get()[g * 16 + t % 16] * inv)) << "group " << g << ", token " << t;
       }
@@ -152,7 +152,7 @@ TEST_P(KernelLevels, ScanSumsAreExact) {
         tables.push_back(table);
       }
       Guarded<int32_t> sums(static_cast<size_t>(n_queries) * 64);
-      kernels().scan(codes.get(), n_groups, lo.get(), hi.get(), stride, n_queries, sums.get());
+      kernels().scan(codes.get(), n_groups, n_groups, lo.get(), hi.get(), stride, n_queries, sums.get());
       ASSERT_TRUE(sums.intact());
       for (int q = 0; q < n_queries; ++q) {
         for (int t = 0; t < 64; ++t) {
@@ -163,6 +163,35 @@ TEST_P(KernelLevels, ScanSumsAreExact) {
           }
           ASSERT_EQ(sums.get()[q * 64 + t], wanted) << n_groups << " groups, query " << q << ", token " << t;
         }
+      }
+    }
+  }
+}
+
+TEST_P(KernelLevels, NarrowGroupsAreSaidByTheirLowBytes) {
+  std::mt19937 random(14);
+  for (int n_groups : {1, 4, 6, 33, 300}) {
+    for (int wide : {0, 1, 3, 4, 5, 31, 280}) {
+      if (wide > n_groups) continue;
+      const size_t n = static_cast<size_t>(n_groups) * 16;
+      auto codes = filled<uint8_t>(n * 2, [&] { return static_cast<uint8_t>(random()); });
+      std::vector<float> table(n);
+      for (size_t i = 0; i < n; ++i) {
+        const int top = static_cast<int>(i) < wide * 16 ? kTableTop : kNarrowTop;
+        table[i] = static_cast<float>(static_cast<int>(random() % static_cast<unsigned>(2 * top + 1)) - top);
+      }
+      for (int g = 0; g < n_groups; ++g) table[static_cast<size_t>(g) * 16 + 7] = g < wide ? -128.0f : -127.0f;
+      Guarded<uint8_t> lo(n), hi(n);
+      ASSERT_EQ(kernels().quantise_tables(table.data(), n_groups, 1.0f, lo.get(), hi.get()), wide);
+      Guarded<int32_t> sums(64);
+      kernels().scan(codes.get(), n_groups, wide, lo.get(), hi.get(), n, 1, sums.get());
+      for (int t = 0; t < 64; ++t) {
+        int64_t wanted = 0;
+        for (int g = 0; g < n_groups; ++g) {
+          const int nibble = codes.get()[g * 32 + t % 32] >> (t / 32 * 4) & 15;
+          wanted += std::lrint(table[static_cast<size_t>(g * 16 + nibble)]);
+        }
+        ASSERT_EQ(sums.get()[t], wanted) << n_groups << " groups, " << wide << " wide, token " << t;
       }
     }
   }
