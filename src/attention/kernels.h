@@ -106,6 +106,9 @@ extern const Kernels kScalarKernels;
 #if defined(__x86_64__)
 extern const Kernels kAvx2Kernels;
 extern const Kernels kAvx512Kernels;
+#elif defined(__aarch64__)
+extern const Kernels kNeonKernels;
+extern const Kernels kDotprodKernels;
 #endif
 
 }  // namespace headq

@@ -8,6 +8,8 @@ const CodecKernels& codec_kernels_for(Isa isa) {
 #if defined(__x86_64__)
   if (isa == Isa::kAvx512) return kAvx512CodecKernels;
   if (isa == Isa::kAvx2) return kAvx2CodecKernels;
+#elif defined(__aarch64__)
+  if (isa == Isa::kNeon || isa == Isa::kDotprod) return kNeonCodecKernels;
 #endif
   static_cast<void>(isa);
   return kScalarCodecKernels;

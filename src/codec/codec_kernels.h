@@ -42,6 +42,8 @@ extern const CodecKernels kScalarCodecKernels;
 #if defined(__x86_64__)
 extern const CodecKernels kAvx2CodecKernels;
 extern const CodecKernels kAvx512CodecKernels;
+#elif defined(__aarch64__)
+extern const CodecKernels kNeonCodecKernels;
 #endif
 
 }  // namespace headq

@@ -6,7 +6,7 @@ namespace headq {
 
 // The HEADQ_* environment, read here and nowhere else. Unset and empty are the same: "".
 struct Environment {
-  std::string isa;       // HEADQ_ISA: scalar, avx2 or avx512; "" picks the best
+  std::string isa;       // HEADQ_ISA: a name of core/isa.h; "" picks the best
   std::string kv;        // HEADQ_KV: "K/V"
   std::string kv_layer;  // HEADQ_KV_LAYER: "L:K/V,..."
   std::string profile;   // HEADQ_PROFILE: path

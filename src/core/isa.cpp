@@ -1,12 +1,23 @@
 #include "core/isa.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 
 #include "headq/error.h"
 
+#if defined(__aarch64__)
+#include <asm/hwcap.h>
+#include <sys/auxv.h>
+#endif
+
 namespace headq {
+namespace {
+
+constexpr Isa kIsas[] = {Isa::kScalar, Isa::kAvx2, Isa::kAvx512, Isa::kNeon, Isa::kDotprod};
+
+}  // namespace
 
 std::string_view isa_name(Isa isa) {
   switch (isa) {
@@ -16,6 +27,10 @@ std::string_view isa_name(Isa isa) {
       return "avx2";
     case Isa::kAvx512:
       return "avx512";
+    case Isa::kNeon:
+      return "neon";
+    case Isa::kDotprod:
+      return "dotprod";
   }
   return "?";
 }
@@ -33,6 +48,9 @@ std::vector<Isa> available_isas() {
       isas.push_back(Isa::kAvx512);
     }
   }
+#elif defined(__aarch64__)
+  isas.push_back(Isa::kNeon);
+  if ((getauxval(AT_HWCAP) & HWCAP_ASIMDDP) != 0) isas.push_back(Isa::kDotprod);
 #endif
   return isas;
 }
@@ -40,7 +58,7 @@ std::vector<Isa> available_isas() {
 Isa select_isa(const std::string& request) {
   const std::vector<Isa> have = available_isas();
   if (request.empty()) return have.back();
-  for (Isa isa : {Isa::kScalar, Isa::kAvx2, Isa::kAvx512}) {
+  for (Isa isa : kIsas) {
     if (isa_name(isa) != request) continue;
     if (std::find(have.begin(), have.end(), isa) == have.end()) {
       throw Error(ErrorCode::kUnsupported,
@@ -49,8 +67,10 @@ Isa select_isa(const std::string& request) {
     }
     return isa;
   }
+  std::vector<std::string_view> names;
+  for (Isa isa : kIsas) names.push_back(isa_name(isa));
   throw Error(ErrorCode::kInvalidArgument,
-              fmt::format("HEADQ_ISA={} is not one of scalar, avx2, avx512", request));
+              fmt::format("HEADQ_ISA={} is not one of {}", request, fmt::join(names, ", ")));
 }
 
 }  // namespace headq

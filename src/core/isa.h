@@ -6,9 +6,9 @@
 
 namespace headq {
 
-enum class Isa { kScalar, kAvx2, kAvx512 };
+enum class Isa { kScalar, kAvx2, kAvx512, kNeon, kDotprod };
 
-// "scalar", "avx2", "avx512".
+// "scalar", "avx2", "avx512", "neon", "dotprod".
 std::string_view isa_name(Isa isa);
 
 // Levels this build has kernels for and this CPU can run, best last. Always holds kScalar.

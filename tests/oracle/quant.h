@@ -5,10 +5,18 @@
 #include <vector>
 
 // Min-max quantization written down naively in double precision. Shares nothing with src/; halves
-// come from the compiler's own _Float16.
+// come from the compiler's own type.
 namespace oracle {
 
-inline double as_half(double x) { return static_cast<double>(static_cast<_Float16>(static_cast<float>(x))); }
+#if defined(__aarch64__)
+using CompilerHalf = __fp16;
+#else
+using CompilerHalf = _Float16;
+#endif
+
+inline double as_half(double x) {
+  return static_cast<double>(static_cast<CompilerHalf>(static_cast<float>(x)));
+}
 
 // What min-max quantization of x to codes 0..levels leaves, with f16 scale and zero. step: the
 // grid is every step-th level.
