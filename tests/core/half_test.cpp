@@ -6,16 +6,19 @@
 #include <cmath>
 #include <random>
 
+#include "oracle/half.h"
+
 namespace headq {
 namespace {
 
-// _Float16 is the compiler's own binary16.
-Half reference(float f) { return std::bit_cast<Half>(static_cast<_Float16>(f)); }
+using oracle::CompilerHalf;
+
+Half reference(float f) { return std::bit_cast<Half>(static_cast<CompilerHalf>(f)); }
 
 TEST(Half, EveryHalfWidensExactly) {
   for (uint32_t h = 0; h < 0x10000; ++h) {
     const Half half = static_cast<Half>(h);
-    const float wanted = static_cast<float>(std::bit_cast<_Float16>(half));
+    const float wanted = static_cast<float>(std::bit_cast<CompilerHalf>(half));
     const float got = half_to_float(half);
     if (std::isnan(wanted)) {
       ASSERT_TRUE(std::isnan(got)) << h;

@@ -4,15 +4,11 @@
 #include <cmath>
 #include <vector>
 
+#include "oracle/half.h"
+
 // Min-max quantization written down naively in double precision. Shares nothing with src/; halves
 // come from the compiler's own type.
 namespace oracle {
-
-#if defined(__aarch64__)
-using CompilerHalf = __fp16;
-#else
-using CompilerHalf = _Float16;
-#endif
 
 inline double as_half(double x) {
   return static_cast<double>(static_cast<CompilerHalf>(static_cast<float>(x)));
