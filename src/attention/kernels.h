@@ -23,7 +23,7 @@ inline constexpr float kExpTaylor[5] = {1.0f / 720, 1.0f / 120, 1.0f / 24, 1.0f 
 
 inline constexpr int kTableTop = 32512;  // 127 * 255 + 127: two signed bytes with base 255
 inline constexpr int kNarrowTop = 127;
-inline constexpr int kWeightTop = 32767;
+inline constexpr int kWeightTop = 32639;  // 127 * 256 + 127: two signed bytes with base 256
 inline constexpr int kWeightBytes = 128;
 inline constexpr int kMostValueBlocks = 16;
 

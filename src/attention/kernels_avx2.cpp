@@ -232,7 +232,7 @@ void unpack_nibbles(const uint8_t* const* codes, int n_blocks, int begin, int en
 }
 
 // Two sums against up to three queries, all blocks at once; kTables: 1 where both have one table. Each
-// lane holds at most 16 blocks of 8 * 32767 * 128.
+// lane holds at most 16 blocks of 8 * 32639 * 128.
 template <int kQueries, int kTables>
 void value_dots_of(const uint8_t* nibbles, size_t block_bytes, int n_blocks, const int (&offset)[2][2],
                    const int8_t* const (&tables)[2], const uint8_t* w, int n_queries,

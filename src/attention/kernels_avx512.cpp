@@ -244,7 +244,7 @@ struct SumPair {
 
 // Two sums against up to three queries, all blocks at once; kTables: 1 where both have one table.
 // has_high: bit b says that some high byte of the queries' weights of block b is not 0. Where attention
-// is sharp, most blocks have none. Lanes hold at most 16 blocks of 4 * 32767 * 128. out: [query][2]
+// is sharp, most blocks have none. Lanes hold at most 16 blocks of 4 * 32639 * 128. out: [query][2]
 template <int kQueries, int kTables>
 void value_dots_of(const uint8_t* nibbles, size_t block_bytes, int n_blocks, uint32_t has_high,
                    const SumPair& pair, const uint8_t* w, size_t w_stride, float* out) {

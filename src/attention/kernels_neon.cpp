@@ -233,14 +233,14 @@ void quantise_weights(const float* p, const float* scale, uint64_t mask, float i
   }
 }
 
-// For products of bytes: W = 256 * high + low + 128, high in [0, 127] first, then low in [-128, 127].
+// For products of bytes: W = 256 * high + low, first the high bytes, then the low ones in [-128, 127].
 void quantise_split_weights(const float* p, const float* scale, uint64_t mask, float inv_unit,
                             uint8_t* w) {
   for (int t = 0; t < 64; t += 16) {
     const uint16x8_t a = vreinterpretq_u16_s16(integer_weights(p, scale, mask, inv_unit, t));
     const uint16x8_t b = vreinterpretq_u16_s16(integer_weights(p, scale, mask, inv_unit, t + 8));
-    vst1q_u8(w + t, vshrn_high_n_u16(vshrn_n_u16(a, 8), b, 8));
-    vst1q_u8(w + 64 + t, veorq_u8(vmovn_high_u16(vmovn_u16(a), b), vdupq_n_u8(128)));
+    vst1q_u8(w + t, vrshrn_high_n_u16(vrshrn_n_u16(a, 8), b, 8));
+    vst1q_u8(w + 64 + t, vmovn_high_u16(vmovn_u16(a), b));
   }
 }
 
@@ -269,7 +269,7 @@ int8x16_t look_up(const ValueSum& sum, const uint8_t* nibbles, int t) {
   return vaddq_s8(x, vqtbl1q_s8(vld1q_s8(sum.tables + 16), vld1q_u8(nibbles + sum.second + t)));
 }
 
-// Each lane of a sum holds at most 16 blocks of 16 * 32767 * 128.
+// Each lane of a sum holds at most 16 blocks of 16 * 32639 * 128.
 template <int kQueries>
 void widened_dots(const uint8_t* nibbles, size_t block_bytes, int n_blocks, const ValueSum& of,
                   const uint8_t* w, int n_queries, int64_t* out) {
@@ -300,12 +300,11 @@ void widened_dots(const uint8_t* nibbles, size_t block_bytes, int n_blocks, cons
 template <int kQueries>
 void split_dots(const uint8_t* nibbles, size_t block_bytes, int n_blocks, const ValueSum& of,
                 const uint8_t* w, int n_queries, int64_t* out) {
-  int32x4_t high[kQueries], low[kQueries], all = vdupq_n_s32(0);
+  int32x4_t high[kQueries], low[kQueries];
   for (int q = 0; q < kQueries; ++q) high[q] = low[q] = vdupq_n_s32(0);
   for (int b = 0; b < n_blocks; ++b, nibbles += block_bytes, w += n_queries * kWeightBytes) {
     for (int t = 0; t < 64; t += 16) {
       const int8x16_t x = look_up(of, nibbles, t);
-      all = vdotq_s32(all, x, vdupq_n_s8(1));
       for (int q = 0; q < kQueries; ++q) {
         const uint8_t* weights_of = w + q * kWeightBytes + t;
         high[q] = vdotq_s32(high[q], x, vreinterpretq_s8_u8(vld1q_u8(weights_of)));
@@ -313,10 +312,7 @@ void split_dots(const uint8_t* nibbles, size_t block_bytes, int n_blocks, const 
       }
     }
   }
-  const int64_t sum = vaddlvq_s32(all);
-  for (int q = 0; q < kQueries; ++q) {
-    out[q] = 256 * vaddlvq_s32(high[q]) + vaddlvq_s32(low[q]) + 128 * sum;
-  }
+  for (int q = 0; q < kQueries; ++q) out[q] = 256 * vaddlvq_s32(high[q]) + vaddlvq_s32(low[q]);
 }
 
 #pragma GCC pop_options
