@@ -331,10 +331,11 @@ INSTANTIATE_TEST_SUITE_P(Shapes, AttentionCases, ::testing::ValuesIn(cases()));
 constexpr int kBatches[] = {1, 128};
 
 TEST_P(AttentionCases, AgreesWithTheOracle) {
-  if (GetParam().knows_error) return;  // IntegersAddLessThanOnePercentToTheCodecsError
   const Decoding decoding(GetParam());
   const Doubles wanted = decoding.wanted(true);
   for (int batch : kBatches) {
+    // Coarse tables are held to the codec's error, in IntegersAddLessThanOnePercentToTheCodecsError.
+    if (GetParam().knows_error && batch == 1) continue;
     const std::vector<float> got = decoding.outputs(available_isas().back(), batch, 2);
     // The f32 and the double encoder may round a tie apart, which moves one code by one step, so the
     // bound is on the rms of all outputs; without codes it is f32 rounding alone.
