@@ -65,12 +65,11 @@ struct Kernels {
                            uint8_t* w);
 
   // out[q][i] = sum over blocks b and tokens t of W_bq[t] * x_i(t, b), as in ValueSums of codec/codec.h:
-  // group [n_sums][2] within [group_begin, group_end), tables [n_sums][2][16] (zeros for none), weights at
+  // group [n_sums][2], tables [n_sums][2][16] (zeros for none), weights at
   // w + (b * n_queries + q) * kWeightBytes. Exact but for the rounding to f32. At most
-  // kMostValueBlocks blocks; nibbles: work space [n_blocks][group_end - group_begin][64].
-  void (*value_dots)(const uint8_t* const* codes, int n_blocks, int group_begin, int group_end,
-                     const int* group, const int8_t* tables, int n_sums, const uint8_t* w,
-                     int n_queries, uint8_t* nibbles, float* out);
+  // kMostValueBlocks blocks.
+  void (*value_dots)(const uint8_t* const* codes, int n_blocks, const int* group, const int8_t* tables,
+                     int n_sums, const uint8_t* w, int n_queries, float* out);
 
   // Dot product over 64 elements.
   float (*dot64)(const float* a, const float* b);

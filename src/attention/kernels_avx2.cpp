@@ -219,38 +219,42 @@ __m256i widened(__m256i bytes, int half) {
                                         : _mm256_extracti128_si256(bytes, 1));
 }
 
-// The nibbles of groups [begin, end) of all blocks, a byte each in the order of tokens.
-void unpack_nibbles(const uint8_t* const* codes, int n_blocks, int begin, int end, uint8_t* out) {
-  const __m256i low_nibble = _mm256_set1_epi8(15);
-  for (int b = 0; b < n_blocks; ++b) {
-    for (int g = begin; g < end; ++g, out += 64) {
-      const __m256i c = load256(codes[b] + g * 32);
-      store256(out, _mm256_and_si256(c, low_nibble));
-      store256(out + 32, _mm256_and_si256(_mm256_srli_epi16(c, 4), low_nibble));
-    }
-  }
-}
+// Two sums and where their nibbles lie in a block. Sums of neighbouring coordinates mostly have the
+// same groups.
+struct SumPair {
+  ptrdiff_t offset[2][2];  // [sum][table]
+  const int8_t* tables[2];
+};
 
-// Two sums against up to three queries, all blocks at once; kTables: 1 where both have one table. Each
-// lane holds at most 16 blocks of 8 * 32639 * 128.
-template <int kQueries, int kTables>
-void value_dots_of(const uint8_t* nibbles, size_t block_bytes, int n_blocks, const int (&offset)[2][2],
-                   const int8_t* const (&tables)[2], const uint8_t* w, int n_queries,
-                   float (&out)[2][3]) {
+// Two sums against up to three queries, all blocks at once; kTables: 1 where both have one table;
+// kShared: the second sum has the groups of the first. Each lane holds at most 16 blocks of
+// 8 * 32639 * 128.
+template <int kQueries, int kTables, bool kShared>
+void value_dots_of(const uint8_t* const* codes, int n_blocks, const SumPair& pair, const uint8_t* w,
+                   int n_queries, float (&out)[2][3]) {
+  const __m256i low_nibble = _mm256_set1_epi8(15);
   __m256i table[2][kTables], sum[2][kQueries];
   for (int i = 0; i < 2; ++i) {
-    for (int j = 0; j < kTables; ++j) table[i][j] = table256(tables[i] + j * 16);
+    for (int j = 0; j < kTables; ++j) table[i][j] = table256(pair.tables[i] + j * 16);
     for (__m256i& s : sum[i]) s = _mm256_setzero_si256();
   }
-  for (int b = 0; b < n_blocks; ++b, nibbles += block_bytes, w += n_queries * kWeightBytes) {
-    for (int i = 0; i < 2; ++i) {
-      for (int half = 0; half < 2; ++half) {
-        __m256i x = _mm256_shuffle_epi8(table[i][0], load256(nibbles + offset[i][0] + half * 32));
-        if (kTables == 2) {
-          x = _mm256_add_epi8(
-              x, _mm256_shuffle_epi8(table[i][kTables - 1], load256(nibbles + offset[i][1] + half * 32)));
+  for (int b = 0; b < n_blocks; ++b, w += n_queries * kWeightBytes) {
+    for (int half = 0; half < 2; ++half) {
+      const auto nibbles_at = [&](ptrdiff_t offset) {
+        const __m256i bytes = load256(codes[b] + offset);
+        return _mm256_and_si256(half == 0 ? bytes : _mm256_srli_epi16(bytes, 4), low_nibble);
+      };
+      __m256i x[2];
+      for (int j = 0; j < kTables; ++j) {
+        __m256i n = nibbles_at(pair.offset[0][j]);
+        for (int i = 0; i < 2; ++i) {
+          if (i == 1 && !kShared) n = nibbles_at(pair.offset[1][j]);
+          const __m256i term = _mm256_shuffle_epi8(table[i][j], n);
+          x[i] = j == 0 ? term : _mm256_add_epi8(x[i], term);
         }
-        const __m256i even = widened(x, 0), odd = widened(x, 1);
+      }
+      for (int i = 0; i < 2; ++i) {
+        const __m256i even = widened(x[i], 0), odd = widened(x[i], 1);
         for (int q = 0; q < kQueries; ++q) {
           const uint8_t* weights = w + q * kWeightBytes + half * 64;
           sum[i][q] = _mm256_add_epi32(sum[i][q], _mm256_madd_epi16(even, load256(weights)));
@@ -268,34 +272,35 @@ void value_dots_of(const uint8_t* nibbles, size_t block_bytes, int n_blocks, con
   }
 }
 
-template <int kTables>
-constexpr decltype(&value_dots_of<1, kTables>) kValueDots[3] = {
-    value_dots_of<1, kTables>, value_dots_of<2, kTables>, value_dots_of<3, kTables>};
+using ValueDots = decltype(&value_dots_of<1, 1, false>);
 
-void value_dots(const uint8_t* const* codes, int n_blocks, int group_begin, int group_end,
-                const int* group, const int8_t* tables, int n_sums, const uint8_t* w, int n_queries,
-                uint8_t* nibbles, float* out) {
-  unpack_nibbles(codes, n_blocks, group_begin, group_end, nibbles);
-  const size_t block_bytes = static_cast<size_t>(group_end - group_begin) * 64;
+template <int kTables, bool kShared>
+constexpr ValueDots kValueDots[3] = {value_dots_of<1, kTables, kShared>, value_dots_of<2, kTables, kShared>,
+                                     value_dots_of<3, kTables, kShared>};
+
+void value_dots(const uint8_t* const* codes, int n_blocks, const int* group, const int8_t* tables,
+                int n_sums, const uint8_t* w, int n_queries, float* out) {
   for (int i = 0; i < n_sums; i += 2) {
-    const int last = i + 1 < n_sums ? i + 1 : i;
-    const bool single = group[2 * i + 1] < 0 && group[2 * last + 1] < 0;
-    const int8_t* const both[2] = {tables + i * 32, tables + last * 32};
-    int offset[2][2];
+    const int sums[2] = {i, i + 1 < n_sums ? i + 1 : i};
+    SumPair pair;
     for (int j = 0; j < 2; ++j) {
-      const int* pair = group + 2 * (j == 0 ? i : last);
-      offset[j][0] = (pair[0] - group_begin) * 64;
-      offset[j][1] = pair[1] < 0 ? offset[j][0] : (pair[1] - group_begin) * 64;
+      const int* at = group + 2 * sums[j];
+      pair.offset[j][0] = at[0] * 32;
+      pair.offset[j][1] = (at[1] < 0 ? at[0] : at[1]) * 32;
+      pair.tables[j] = tables + sums[j] * 32;
     }
+    const bool single = group[2 * sums[0] + 1] < 0 && group[2 * sums[1] + 1] < 0;
+    const bool shared = pair.offset[0][0] == pair.offset[1][0] && pair.offset[0][1] == pair.offset[1][1];
+    const ValueDots* dots_of = single ? (shared ? kValueDots<1, true> : kValueDots<1, false>)
+                                      : (shared ? kValueDots<2, true> : kValueDots<2, false>);
     for (int first = 0; first < n_queries; first += 3) {
       const int n = n_queries - first < 3 ? n_queries - first : 3;
-      float sums[2][3];
-      (single ? kValueDots<1>[n - 1] : kValueDots<2>[n - 1])(
-          nibbles, block_bytes, n_blocks, offset, both, w + first * kWeightBytes, n_queries, sums);
+      float dots[2][3];
+      dots_of[n - 1](codes, n_blocks, pair, w + first * kWeightBytes, n_queries, dots);
       for (int q = 0; q < n; ++q) {
-        for (int j = 0; j <= last - i; ++j) {
-          out[(first + q) * n_sums + i + j] = sums[j][q];
-        }
+        float* to = out + (first + q) * n_sums;
+        to[sums[1]] = dots[1][q];
+        to[sums[0]] = dots[0][q];
       }
     }
   }

@@ -10,6 +10,13 @@ namespace {
 // For loops over registers: unrolled before GCC decides what lives in memory.
 #define HEADQ_UNROLL _Pragma("GCC unroll 16")
 
+// sum += four products of unsigned and signed bytes a lane. GCC 12 copies the accumulators of the
+// intrinsic, _mm512_dpbusd_epi32, twice in every turn of a loop.
+__m512i add_dots(__m512i sum, __m512i u, __m512i s) {
+  asm("vpdpbusd %2, %1, %0" : "+v"(sum) : "v"(u), "v"(s));
+  return sum;
+}
+
 __m256i load256(const void* p) { return _mm256_loadu_si256(static_cast<const __m256i*>(p)); }
 
 // Lanes added as a binary tree: 8 + 8, 4 + 4, 2 + 2, 1 + 1.
@@ -130,8 +137,8 @@ class Scan {
   }
   template <bool kWide>
   __m512i look_up(__m512i sum, __m512i index, __m512i lo, __m512i hi) const {
-    sum = _mm512_dpbusd_epi32(sum, one_, _mm512_permutexvar_epi8(index, lo));
-    return kWide ? _mm512_dpbusd_epi32(sum, base_, _mm512_permutexvar_epi8(index, hi)) : sum;
+    sum = add_dots(sum, one_, _mm512_permutexvar_epi8(index, lo));
+    return kWide ? add_dots(sum, base_, _mm512_permutexvar_epi8(index, hi)) : sum;
   }
 
   const __m512i low_nibble_ = _mm512_set1_epi8(15);
@@ -141,6 +148,10 @@ class Scan {
   __m512i sum_[kQueries * 4];
 };
 
+// Blocks of a head lie side by side in memory, and codes are read faster than they are fetched from
+// there: those this many bytes on are asked for.
+constexpr size_t kFetchAhead = 4096;
+
 template <int kQueries>
 void scan_queries(const uint8_t* codes, int n_groups, int n_wide, const uint8_t* lo,
                   const uint8_t* hi, size_t stride, int32_t* sums) {
@@ -148,6 +159,8 @@ void scan_queries(const uint8_t* codes, int n_groups, int n_wide, const uint8_t*
   int g = 0;
   const auto add_fours = [&]<bool kWide>(int end) {
     for (; g + 4 <= n_groups && g < end; g += 4, codes += 128, lo += 64, hi += 64) {
+      __builtin_prefetch(codes + kFetchAhead);
+      __builtin_prefetch(codes + kFetchAhead + 64);
       scan.template add<kWide>(_mm512_loadu_si512(codes), _mm512_loadu_si512(codes + 64), lo, hi, stride,
                                ~__mmask64{0});
     }
@@ -211,21 +224,6 @@ void quantise_weights(const float* p, const float* scale, uint64_t mask, float i
   }
 }
 
-// The nibbles of groups [begin, end) of all blocks, a byte each in the order of tokens.
-void unpack_nibbles(const uint8_t* const* codes, int n_blocks, int begin, int end, uint8_t* out) {
-  const __m512i shifts = _mm512_setr_epi64(0x3830282018100800, 0x3830282018100800, 0x3830282018100800,
-                                           0x3830282018100800, 0x3c342c241c140c04, 0x3c342c241c140c04,
-                                           0x3c342c241c140c04, 0x3c342c241c140c04);
-  const __m512i low_nibble = _mm512_set1_epi8(15);
-  for (int b = 0; b < n_blocks; ++b) {
-    const uint8_t* from = codes[b] + begin * 32;
-    for (int g = begin; g < end; ++g, from += 32, out += 64) {
-      const __m512i twice = _mm512_broadcast_i64x4(load256(from));
-      _mm512_storeu_si512(out, _mm512_and_si512(_mm512_multishift_epi64_epi8(shifts, twice), low_nibble));
-    }
-  }
-}
-
 // The sums of the lanes of four registers; half of them fit 32 bits, all may not.
 __m128 lane_sums(__m512i a, __m512i b, __m512i c, __m512i d) {
   const __m512i ab = _mm512_add_epi32(_mm512_unpacklo_epi32(a, b), _mm512_unpackhi_epi32(a, b));
@@ -236,57 +234,97 @@ __m128 lane_sums(__m512i a, __m512i b, __m512i c, __m512i d) {
                                        _mm256_cvtepi32_pd(_mm256_extracti128_si256(half, 1))));
 }
 
-// Where the two sums of a turn get what they add up.
+// A block's codes, and the weights of up to three queries.
+struct WeighedBlock {
+  const uint8_t* codes;
+  const uint8_t* w;
+};
+
+// Two sums and where their nibbles lie in a block.
 struct SumPair {
-  ptrdiff_t offset[2][2];  // [sum][table] of its nibbles in a block
+  ptrdiff_t offset[2][2];  // [sum][table]
   const int8_t* tables[2];
 };
 
-// Two sums against up to three queries, all blocks at once; kTables: 1 where both have one table.
-// has_high: bit b says that some high byte of the queries' weights of block b is not 0. Where attention
-// is sharp, most blocks have none. Lanes hold at most 16 blocks of 4 * 32639 * 128. out: [query][2]
-template <int kQueries, int kTables>
-void value_dots_of(const uint8_t* nibbles, size_t block_bytes, int n_blocks, uint32_t has_high,
-                   const SumPair& pair, const uint8_t* w, size_t w_stride, float* out) {
-  __m512i table[2][kTables], high[2][kQueries], low[2][kQueries];
-  HEADQ_UNROLL
-  for (int i = 0; i < 2; ++i) {
+enum class PairShape {
+  kApart,    // two tables each
+  kSame,     // of the same groups
+  kChained,  // the second sum begins with the group that the first one ends with
+  kSingle,   // one table each
+};
+
+template <PairShape kShape>
+class ValueTerms {
+ public:
+  explicit ValueTerms(const SumPair& pair) : pair_(pair) {
     HEADQ_UNROLL
-    for (int j = 0; j < kTables; ++j) {
-      table[i][j] = _mm512_broadcast_i32x4(
-          _mm_loadu_si128(reinterpret_cast<const __m128i*>(pair.tables[i] + j * 16)));
+    for (int i = 0; i < 4; ++i) {
+      table_[i] = _mm512_broadcast_i32x4(
+          _mm_loadu_si128(reinterpret_cast<const __m128i*>(pair.tables[i / 2] + i % 2 * 16)));
     }
-    HEADQ_UNROLL
-    for (int q = 0; q < kQueries; ++q) high[i][q] = low[i][q] = _mm512_setzero_si512();
   }
-  const uint8_t* from[2][2];
-  for (int i = 0; i < 2; ++i) {
-    for (int j = 0; j < 2; ++j) from[i][j] = nibbles + pair.offset[i][j];
+
+  // x of both sums for the tokens of a block.
+  void read(const uint8_t* codes, __m512i& x0, __m512i& x1) const {
+    const __m512i a = nibbles(codes + pair_.offset[0][0]);
+    if (kShape == PairShape::kSingle) {
+      x0 = _mm512_shuffle_epi8(table_[0], a);
+      x1 = _mm512_shuffle_epi8(table_[2], nibbles(codes + pair_.offset[1][0]));
+      return;
+    }
+    const __m512i b = nibbles(codes + pair_.offset[0][1]);
+    const __m512i c = kShape == PairShape::kSame      ? a
+                      : kShape == PairShape::kChained ? b
+                                                      : nibbles(codes + pair_.offset[1][0]);
+    const __m512i d = kShape == PairShape::kSame ? b : nibbles(codes + pair_.offset[1][1]);
+    x0 = _mm512_add_epi8(_mm512_shuffle_epi8(table_[0], a), _mm512_shuffle_epi8(table_[1], b));
+    x1 = _mm512_add_epi8(_mm512_shuffle_epi8(table_[2], c), _mm512_shuffle_epi8(table_[3], d));
   }
-  for (size_t b = 0, at = 0; b < static_cast<size_t>(n_blocks); ++b, at += block_bytes, w += w_stride) {
-    __m512i x[2];
-    HEADQ_UNROLL
-    for (int i = 0; i < 2; ++i) {
-      x[i] = _mm512_shuffle_epi8(table[i][0], _mm512_loadu_si512(from[i][0] + at));
-      if (kTables == 2) {
-        x[i] = _mm512_add_epi8(
-            x[i], _mm512_shuffle_epi8(table[i][kTables - 1], _mm512_loadu_si512(from[i][1] + at)));
+
+ private:
+  // A byte each, in the order of tokens.
+  __m512i nibbles(const uint8_t* group) const {
+    const __m512i twice = _mm512_broadcast_i64x4(load256(group));
+    return _mm512_and_si512(_mm512_multishift_epi64_epi8(shifts_, twice), low_nibble_);
+  }
+
+  const SumPair& pair_;
+  __m512i table_[4];
+  const __m512i shifts_ = _mm512_setr_epi64(
+      0x3830282018100800, 0x3830282018100800, 0x3830282018100800, 0x3830282018100800,
+      0x3c342c241c140c04, 0x3c342c241c140c04, 0x3c342c241c140c04, 0x3c342c241c140c04);
+  const __m512i low_nibble_ = _mm512_set1_epi8(15);
+};
+
+// Two sums against up to three queries, all blocks at once. Only the first n_high blocks have weights
+// with high bytes other than 0. Lanes hold at most 16 blocks of 4 * 32639 * 128. out: [query][2]
+template <int kQueries, PairShape kShape>
+void value_dots_of(const WeighedBlock* blocks, int n_blocks, int n_high, const SumPair& pair, float* out) {
+  const ValueTerms<kShape> terms(pair);
+  __m512i high[2][kQueries], low[2][kQueries];
+  HEADQ_UNROLL
+  for (int q = 0; q < kQueries; ++q) {
+    high[0][q] = high[1][q] = low[0][q] = low[1][q] = _mm512_setzero_si512();
+  }
+  const auto add = [&]<bool kHigh>(int begin, int end) {
+    for (int b = begin; b < end; ++b) {
+      __m512i x0, x1;
+      terms.read(blocks[b].codes, x0, x1);
+      HEADQ_UNROLL
+      for (int q = 0; q < kQueries; ++q) {
+        const uint8_t* w = blocks[b].w + q * kWeightBytes;
+        const __m512i low_bytes = _mm512_loadu_si512(w + 64);
+        low[0][q] = add_dots(low[0][q], low_bytes, x0);
+        low[1][q] = add_dots(low[1][q], low_bytes, x1);
+        if (!kHigh) continue;
+        const __m512i high_bytes = _mm512_loadu_si512(w);
+        high[0][q] = add_dots(high[0][q], high_bytes, x0);
+        high[1][q] = add_dots(high[1][q], high_bytes, x1);
       }
     }
-    HEADQ_UNROLL
-    for (int q = 0; q < kQueries; ++q) {
-      const __m512i weights = _mm512_loadu_si512(w + q * kWeightBytes + 64);
-      low[0][q] = _mm512_dpbusd_epi32(low[0][q], weights, x[0]);
-      low[1][q] = _mm512_dpbusd_epi32(low[1][q], weights, x[1]);
-    }
-    if ((has_high >> b & 1) == 0) continue;
-    HEADQ_UNROLL
-    for (int q = 0; q < kQueries; ++q) {
-      const __m512i weights = _mm512_loadu_si512(w + q * kWeightBytes);
-      high[0][q] = _mm512_dpbusd_epi32(high[0][q], weights, x[0]);
-      high[1][q] = _mm512_dpbusd_epi32(high[1][q], weights, x[1]);
-    }
-  }
+  };
+  add.template operator()<true>(0, n_high);
+  add.template operator()<false>(n_high, n_blocks);
   const auto joined = [&](int q, int i) {
     if (q >= kQueries) return _mm512_setzero_si512();
     return _mm512_add_epi32(_mm512_slli_epi32(high[i][q], 8), low[i][q]);
@@ -297,39 +335,50 @@ void value_dots_of(const uint8_t* nibbles, size_t block_bytes, int n_blocks, uin
   }
 }
 
-template <int kTables>
-constexpr decltype(&value_dots_of<1, kTables>) kValueDots[3] = {
-    value_dots_of<1, kTables>, value_dots_of<2, kTables>, value_dots_of<3, kTables>};
+using ValueDots = decltype(&value_dots_of<1, PairShape::kApart>);
 
-void value_dots(const uint8_t* const* codes, int n_blocks, int group_begin, int group_end,
-                const int* group, const int8_t* tables, int n_sums, const uint8_t* w, int n_queries,
-                uint8_t* nibbles, float* out) {
-  unpack_nibbles(codes, n_blocks, group_begin, group_end, nibbles);
-  const size_t block_bytes = static_cast<size_t>(group_end - group_begin) * 64;
+template <PairShape kShape>
+constexpr ValueDots kValueDots[3] = {value_dots_of<1, kShape>, value_dots_of<2, kShape>,
+                                     value_dots_of<3, kShape>};
+
+const ValueDots* value_dots_for(const int* first, const int* second) {
+  if (first[1] < 0 && second[1] < 0) return kValueDots<PairShape::kSingle>;
+  if (first[1] < 0 || second[1] < 0) return kValueDots<PairShape::kApart>;
+  if (first[0] == second[0] && first[1] == second[1]) return kValueDots<PairShape::kSame>;
+  return first[1] == second[0] ? kValueDots<PairShape::kChained> : kValueDots<PairShape::kApart>;
+}
+
+// Those with high bytes first.
+int order_blocks(const uint8_t* const* codes, int n_blocks, const uint8_t* w, size_t w_stride,
+                 int n_queries, WeighedBlock* out) {
+  int n_high = 0, n_low = 0;
+  for (int b = 0; b < n_blocks; ++b, w += w_stride) {
+    __m512i any = _mm512_setzero_si512();
+    for (int q = 0; q < n_queries; ++q) any = _mm512_or_si512(any, _mm512_loadu_si512(w + q * kWeightBytes));
+    const bool high = _mm512_test_epi32_mask(any, any) != 0;
+    out[high ? n_high++ : n_blocks - ++n_low] = {codes[b], w};
+  }
+  return n_high;
+}
+
+void value_dots(const uint8_t* const* codes, int n_blocks, const int* group, const int8_t* tables,
+                int n_sums, const uint8_t* w, int n_queries, float* out) {
   const size_t w_stride = static_cast<size_t>(n_queries) * kWeightBytes;
   for (int first = 0; first < n_queries; first += 3, w += 3 * kWeightBytes) {
     const int n = n_queries - first < 3 ? n_queries - first : 3;
-    uint32_t has_high = 0;
-    for (int b = 0; b < n_blocks; ++b) {
-      __m512i any = _mm512_setzero_si512();
-      for (int q = 0; q < n; ++q) {
-        any = _mm512_or_si512(any, _mm512_loadu_si512(w + static_cast<size_t>(b) * w_stride + q * kWeightBytes));
-      }
-      has_high |= static_cast<uint32_t>(_mm512_test_epi32_mask(any, any) != 0) << b;
-    }
+    WeighedBlock blocks[kMostValueBlocks];
+    const int n_high = order_blocks(codes, n_blocks, w, w_stride, n, blocks);
     for (int i = 0; i < n_sums; i += 2) {
       const int sums[2] = {i, i + 1 < n_sums ? i + 1 : i};
       SumPair pair;
       for (int j = 0; j < 2; ++j) {
         const int* at = group + 2 * sums[j];
-        pair.offset[j][0] = (at[0] - group_begin) * 64;
-        pair.offset[j][1] = at[1] < 0 ? pair.offset[j][0] : (at[1] - group_begin) * 64;
+        pair.offset[j][0] = at[0] * 32;
+        pair.offset[j][1] = (at[1] < 0 ? at[0] : at[1]) * 32;
         pair.tables[j] = tables + sums[j] * 32;
       }
-      const bool single = group[2 * sums[0] + 1] < 0 && group[2 * sums[1] + 1] < 0;
       float dots[8];
-      (single ? kValueDots<1>[n - 1] : kValueDots<2>[n - 1])(nibbles, block_bytes, n_blocks, has_high,
-                                                             pair, w, w_stride, dots);
+      value_dots_for(group + 2 * sums[0], group + 2 * sums[1])[n - 1](blocks, n_blocks, n_high, pair, dots);
       for (int q = 0; q < n; ++q) {
         float* to = out + (first + q) * n_sums;
         to[sums[1]] = dots[2 * q + 1];

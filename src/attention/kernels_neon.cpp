@@ -244,40 +244,33 @@ void quantise_split_weights(const float* p, const float* scale, uint64_t mask, f
   }
 }
 
-// The nibbles of groups [begin, end) of all blocks, a byte each in the order of tokens.
-void unpack_nibbles(const uint8_t* const* codes, int n_blocks, int begin, int end, uint8_t* out) {
-  for (int b = 0; b < n_blocks; ++b) {
-    for (int g = begin; g < end; ++g, out += 64) {
-      for (int half = 0; half < 32; half += 16) {
-        const uint8x16_t c = vld1q_u8(codes[b] + g * 32 + half);
-        vst1q_u8(out + half, vandq_u8(c, vdupq_n_u8(15)));
-        vst1q_u8(out + 32 + half, vshrq_n_u8(c, 4));
-      }
-    }
-  }
-}
-
-// One sum against kQueries queries: its one or two tables, and where their nibbles are in a block.
+// One sum: its one or two tables, and where their nibbles are in a block.
 struct ValueSum {
   const int8_t* tables;
-  int first, second;  // offsets of nibbles; second < 0: one table
+  int first, second;  // offsets of groups; second < 0: one table
 };
 
-int8x16_t look_up(const ValueSum& sum, const uint8_t* nibbles, int t) {
-  const int8x16_t x = vqtbl1q_s8(vld1q_s8(sum.tables), vld1q_u8(nibbles + sum.first + t));
+// The nibbles of tokens t .. t + 15 of the group at `codes`.
+uint8x16_t nibbles_at(const uint8_t* codes, int t) {
+  const uint8x16_t bytes = vld1q_u8(codes + t % 32);
+  return t < 32 ? vandq_u8(bytes, vdupq_n_u8(15)) : vshrq_n_u8(bytes, 4);
+}
+
+int8x16_t look_up(const ValueSum& sum, const uint8_t* codes, int t) {
+  const int8x16_t x = vqtbl1q_s8(vld1q_s8(sum.tables), nibbles_at(codes + sum.first, t));
   if (sum.second < 0) return x;
-  return vaddq_s8(x, vqtbl1q_s8(vld1q_s8(sum.tables + 16), vld1q_u8(nibbles + sum.second + t)));
+  return vaddq_s8(x, vqtbl1q_s8(vld1q_s8(sum.tables + 16), nibbles_at(codes + sum.second, t)));
 }
 
 // Each lane of a sum holds at most 16 blocks of 16 * 32639 * 128.
 template <int kQueries>
-void widened_dots(const uint8_t* nibbles, size_t block_bytes, int n_blocks, const ValueSum& of,
-                  const uint8_t* w, int n_queries, int64_t* out) {
+void widened_dots(const uint8_t* const* codes, int n_blocks, const ValueSum& of, const uint8_t* w,
+                  int n_queries, int64_t* out) {
   int32x4_t sum[kQueries];
   for (int32x4_t& s : sum) s = vdupq_n_s32(0);
-  for (int b = 0; b < n_blocks; ++b, nibbles += block_bytes, w += n_queries * kWeightBytes) {
+  for (int b = 0; b < n_blocks; ++b, w += n_queries * kWeightBytes) {
     for (int t = 0; t < 64; t += 16) {
-      const int8x16_t x = look_up(of, nibbles, t);
+      const int8x16_t x = look_up(of, codes[b], t);
       const int16x8_t even = vmovl_s8(vget_low_s8(x)), odd = vmovl_high_s8(x);
       for (int q = 0; q < kQueries; ++q) {
         const uint8_t* weights_of = w + q * kWeightBytes + 2 * t;
@@ -298,13 +291,13 @@ void widened_dots(const uint8_t* nibbles, size_t block_bytes, int n_blocks, cons
 
 // See quantise_split_weights. No lane leaves 16 blocks of 16 * 128 * 128.
 template <int kQueries>
-void split_dots(const uint8_t* nibbles, size_t block_bytes, int n_blocks, const ValueSum& of,
-                const uint8_t* w, int n_queries, int64_t* out) {
+void split_dots(const uint8_t* const* codes, int n_blocks, const ValueSum& of, const uint8_t* w,
+                int n_queries, int64_t* out) {
   int32x4_t high[kQueries], low[kQueries];
   for (int q = 0; q < kQueries; ++q) high[q] = low[q] = vdupq_n_s32(0);
-  for (int b = 0; b < n_blocks; ++b, nibbles += block_bytes, w += n_queries * kWeightBytes) {
+  for (int b = 0; b < n_blocks; ++b, w += n_queries * kWeightBytes) {
     for (int t = 0; t < 64; t += 16) {
-      const int8x16_t x = look_up(of, nibbles, t);
+      const int8x16_t x = look_up(of, codes[b], t);
       for (int q = 0; q < kQueries; ++q) {
         const uint8_t* weights_of = w + q * kWeightBytes + t;
         high[q] = vdotq_s32(high[q], x, vreinterpretq_s8_u8(vld1q_u8(weights_of)));
@@ -317,25 +310,22 @@ void split_dots(const uint8_t* nibbles, size_t block_bytes, int n_blocks, const 
 
 #pragma GCC pop_options
 
-using Dots = void (*)(const uint8_t*, size_t, int, const ValueSum&, const uint8_t*, int, int64_t*);
+using Dots = decltype(&widened_dots<1>);
 constexpr Dots kWidenedDots[3] = {widened_dots<1>, widened_dots<2>, widened_dots<3>};
 constexpr Dots kSplitDots[3] = {split_dots<1>, split_dots<2>, split_dots<3>};
 
 template <const Dots (&kDots)[3]>
-void value_dots(const uint8_t* const* codes, int n_blocks, int group_begin, int group_end,
-                const int* group, const int8_t* tables, int n_sums, const uint8_t* w, int n_queries,
-                uint8_t* nibbles, float* out) {
-  unpack_nibbles(codes, n_blocks, group_begin, group_end, nibbles);
-  const size_t block_bytes = static_cast<size_t>(group_end - group_begin) * 64;
+void value_dots(const uint8_t* const* codes, int n_blocks, const int* group, const int8_t* tables,
+                int n_sums, const uint8_t* w, int n_queries, float* out) {
   for (int i = 0; i < n_sums; ++i) {
     const int* pair = group + 2 * i;
     const ValueSum sum = {.tables = tables + i * 32,
-                          .first = (pair[0] - group_begin) * 64,
-                          .second = pair[1] < 0 ? -1 : (pair[1] - group_begin) * 64};
+                          .first = pair[0] * 32,
+                          .second = pair[1] < 0 ? -1 : pair[1] * 32};
     for (int first = 0; first < n_queries; first += 3) {
       const int n = n_queries - first < 3 ? n_queries - first : 3;
       int64_t dots[3];
-      kDots[n - 1](nibbles, block_bytes, n_blocks, sum, w + first * kWeightBytes, n_queries, dots);
+      kDots[n - 1](codes, n_blocks, sum, w + first * kWeightBytes, n_queries, dots);
       for (int q = 0; q < n; ++q) out[(first + q) * n_sums + i] = static_cast<float>(dots[q]);
     }
   }

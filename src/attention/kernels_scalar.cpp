@@ -111,9 +111,8 @@ void quantise_weights(const float* p, const float* scale, uint64_t mask, float i
   std::memcpy(w, integers, sizeof(integers));
 }
 
-void value_dots(const uint8_t* const* codes, int n_blocks, int, int, const int* group,
-                const int8_t* tables, int n_sums, const uint8_t* w, int n_queries, uint8_t*,
-                float* out) {
+void value_dots(const uint8_t* const* codes, int n_blocks, const int* group, const int8_t* tables,
+                int n_sums, const uint8_t* w, int n_queries, float* out) {
   for (int q = 0; q < n_queries; ++q) {
     for (int i = 0; i < n_sums; ++i) {
       const int first = group[2 * i], second = group[2 * i + 1];

@@ -64,7 +64,7 @@ PieceContext::CodecSizes::CodecSizes(const SideStore& side) {
 // Scratch of one thread.
 struct PieceContext::Work {
   float* scores = nullptr;  // [queries][kPieceTokens], then the weights
-  BlockView values[kPieceBlocks];  // of the blocks seen
+  BlockView keys[kPieceBlocks], values[kPieceBlocks];  // of the blocks seen
 
   // Scanning:
   int32_t* sums = nullptr;     // [queries][64]
@@ -80,7 +80,6 @@ struct PieceContext::Work {
   uint8_t* w = nullptr;              // [blocks][queries][kWeightBytes]
   float* dots = nullptr;             // [queries][value sums]
   float* masked = nullptr;           // [64]
-  uint8_t* nibbles = nullptr;        // [blocks][value n_groups][64]
   const uint8_t** codes = nullptr;   // [blocks] that some query reads packed
   uint64_t* coded = nullptr;         // [blocks][rows] the cells that are
   int* block_of = nullptr;           // [blocks] of the piece
@@ -119,7 +118,6 @@ PieceContext::Work PieceContext::work_at(float* base) const {
     work.take(base, work.w, kPieceBlocks * n * kWeightBytes);
     work.take(base, work.dots, n * value.n_sums);
     work.take(base, work.masked, kBlockTokens);
-    work.take(base, work.nibbles, kPieceBlocks * value.n_groups * kBlockTokens);
     work.take(base, work.codes, kPieceBlocks);
     work.take(base, work.coded, kPieceBlocks * rows);
     work.take(base, work.block_of, kPieceBlocks);
@@ -424,9 +422,8 @@ void PieceContext::weigh_segment(const Codec& codec, const Segment& segment, con
     }
   }
   const ValueSums& sums = codec.sums();
-  kernels_.value_dots(work.codes, n_coded, segment.group_begin, segment.group_end,
-                      sums.group.data() + first_sum * 2, sums.table.data() + first_sum * 32, n_sums,
-                      work.w, tile.n_queries, work.nibbles, work.dots);
+  kernels_.value_dots(work.codes, n_coded, sums.group.data() + first_sum * 2,
+                      sums.table.data() + first_sum * 32, n_sums, work.w, tile.n_queries, work.dots);
   const int* coord = sums.coord.data() + first_sum;
   const float* sum_scale = sums.scale.data() + first_sum;
   for (int i = 0; i < tile.n_queries; ++i) {
@@ -525,7 +522,6 @@ void PieceContext::weigh_piece(const Tile& tile, int first, uint64_t seen_blocks
   for (uint64_t rest = seen_blocks; rest != 0; rest &= rest - 1) {
     const int b = std::countr_zero(rest);
     const float* weights = work.scores + b * kBlockTokens;
-    work.values[b] = view(cache_.values(), tile, first + b);
     if (scans_) {
       weigh_dense(work.values[b], tile, first + b, weights, partial);
     } else {
@@ -533,6 +529,13 @@ void PieceContext::weigh_piece(const Tile& tile, int first, uint64_t seen_blocks
     }
   }
   if (scans_) weigh_codes(tile, first, seen_blocks, partial, work);
+}
+
+void PieceContext::prefetch(const BlockView& view) {
+  constexpr size_t kCacheLine = 64;
+  if (view.codec == nullptr) return;
+  const size_t n = view.side->packed_stride(view.kv_head);
+  for (size_t i = 0; i < n; i += kCacheLine) __builtin_prefetch(view.packed + i);
 }
 
 bool PieceContext::run_piece(size_t tile_index, size_t piece, float* scratch,
@@ -548,10 +551,16 @@ bool PieceContext::run_piece(size_t tile_index, size_t piece, float* scratch,
   if (seen_blocks == 0) return false;
 
   Work work = work_at(scratch);
+  for (uint64_t rest = seen_blocks; rest != 0; rest &= rest - 1) {
+    const int b = std::countr_zero(rest);
+    work.keys[b] = view(cache_.keys(), tile, first + b);
+    work.values[b] = view(cache_.values(), tile, first + b);
+  }
   for (int b = 0; b < n; ++b) {
     float* scores = work.scores + b * kBlockTokens;
     if ((seen_blocks >> b & 1) != 0) {
-      score_block(view(cache_.keys(), tile, first + b), tile, first + b, scores, work);
+      if (scans_) prefetch(work.values[b]);
+      score_block(work.keys[b], tile, first + b, scores, work);
       continue;
     }
     for (int i = 0; i < tile.n_queries; ++i) {

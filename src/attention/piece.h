@@ -104,6 +104,7 @@ class PieceContext {
     out.dense = view.dense_mask & out.visible & ~out.coded;
     return out;
   }
+  static void prefetch(const BlockView& view);  // brings a packed block into the processor's caches
   void load_params(const BlockView& view, float* params) const;
   float* accumulators(float* partial, int query) const;
 

@@ -225,10 +225,17 @@ TEST_P(KernelLevels, WeightsAndValueDots) {
         const int first_group = 2, n_groups = static_cast<int>(n) + 1;
         Guarded<int> group(n * 2);
         Guarded<int8_t> tables(n * 32);
-        for (size_t j = 0; j < n * 2; ++j) {
+        const auto any_group = [&] { return first_group + static_cast<int>(random() % static_cast<size_t>(n_groups)); };
+        for (size_t j = 0; j < n * 2; j += 2) {
+          // Groups of their own, those of the sum before, or a chain with it.
+          const size_t kind = j == 0 || group.get()[j - 1] < 0 ? 0 : random() % 3;
+          group.get()[j] = kind == 0 ? any_group() : group.get()[kind == 1 ? j - 2 : j - 1];
+          group.get()[j + 1] = kind == 1 ? group.get()[j - 1] : any_group();
           // Every third sum has one table, and all have one where there are two queries.
-          const bool absent = j % 2 == 1 && (j % 3 == 0 || n_queries == 2);
-          group.get()[j] = absent ? -1 : first_group + static_cast<int>(random() % static_cast<size_t>(n_groups));
+          if (j % 3 == 2 || n_queries == 2) group.get()[j + 1] = -1;
+        }
+        for (size_t j = 0; j < n * 2; ++j) {
+          const bool absent = group.get()[j] < 0;
           const int lowest = -63 - static_cast<int>(j % 2);
           for (size_t m = j * 16; m < j * 16 + 16; ++m) {
             tables.get()[m] = static_cast<int8_t>(absent ? 0 : extreme ? lowest : static_cast<int>(random() % 127) + lowest);
@@ -270,10 +277,9 @@ TEST_P(KernelLevels, WeightsAndValueDots) {
         }
         for (const auto& block : codes) pointers.push_back(block.data());
         Guarded<float> out(queries * n);
-        Guarded<uint8_t> nibbles(static_cast<size_t>(n_blocks * n_groups) * 64);
-        kernels().value_dots(pointers.data(), n_blocks, first_group, first_group + n_groups, group.get(),
-                             tables.get(), n_sums, w.get(), n_queries, nibbles.get(), out.get());
-        ASSERT_TRUE(out.intact() && w.intact() && nibbles.intact());
+        kernels().value_dots(pointers.data(), n_blocks, group.get(), tables.get(), n_sums, w.get(), n_queries,
+                             out.get());
+        ASSERT_TRUE(out.intact() && w.intact());
         for (size_t i = 0; i < wanted.size(); ++i) {
           ASSERT_EQ(out.get()[i], static_cast<float>(wanted[i])) << n_sums << " sums, " << i;
         }
