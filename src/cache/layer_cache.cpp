@@ -86,6 +86,10 @@ void LayerCache::stamp_cell(int64_t cell) {
   meta.max_stamp = next_stamp_[static_cast<size_t>(cell / n_cells_)]++;
   meta.present |= bit;
   meta.sinks &= ~bit;
+  mark_open(block);
+}
+
+void LayerCache::mark_open(size_t block) {
   if (std::find(open_.rbegin(), open_.rend(), block) == open_.rend()) open_.push_back(block);
 }
 
@@ -215,6 +219,7 @@ void LayerCache::set_keys(int64_t cell, size_t n, const Half* rows, int n_thread
 void LayerCache::set_values(int64_t cell, size_t n, const Half* rows, int n_threads) {
   for (size_t i = 0; i < n; ++i) {
     const int64_t at = cell + static_cast<int64_t>(i);
+    mark_open(block_of(at));  // its keys may be coded, and the values that these replace
     values_.put(block_of(at), slot_of(at), rows + i * values_.row_elements());
     if (slot_of(at) == kBlockTokens - 1) {
       pack_restored(n_threads);

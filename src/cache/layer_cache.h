@@ -125,6 +125,7 @@ class LayerCache {
 
   uint64_t full_mask(size_t block) const;
   void stamp_cell(int64_t cell);
+  void mark_open(size_t block);
   uint64_t newest_stamp(size_t block) const {
     return next_stamp_[block / static_cast<size_t>(blocks_per_stream_)] - 1;
   }

@@ -172,6 +172,23 @@ TEST(LayerCache, SavedRowsComeBackWithTheSameCodes) {
   }
 }
 
+TEST(LayerCache, RowsRestoredOverOthersArePackedAgain) {
+  Fixture f(spec_of("kivi2", 32, 4)), g(spec_of("kivi2", 32, 4));
+  f.write_range(0, 256, 0);
+  g.write_range(0, 256, 0);
+  const size_t bytes = g.pool.bytes();
+  std::vector<Half> values(256 * kWidth);
+  f.cache.get_values(0, 256, values.data());
+  g.cache.set_keys(0, 256, f.keys(0, 256).data(), 1);
+  g.cache.set_values(0, 256, values.data(), 1);
+  for (size_t block : {0, 1, 2}) {
+    EXPECT_EQ(g.cache.keys().packed_mask(block), f.cache.keys().packed_mask(block)) << block;
+    EXPECT_EQ(g.cache.values().packed_mask(block), f.cache.values().packed_mask(block)) << block;
+    EXPECT_EQ(g.cache.values().dense_mask(block), f.cache.values().dense_mask(block)) << block;
+  }
+  EXPECT_LE(g.pool.bytes(), bytes + size_t{8} * kBlockTokens * kWidth * sizeof(Half));  // idle chunks
+}
+
 TEST(LayerCache, ALongRestoreHoldsFewDenseRows) {
   Fixture f(spec_of("kivi2", 32, 4), 8192);
   const std::vector<float> rows = oracle::normal_rows(8192, kWidth, 3);
