@@ -630,7 +630,7 @@ void PieceContext::finish(size_t tile_index, const float* total, float* norms) c
                                static_cast<size_t>(d);
     const float* dense = query + kPartialHeader;
     std::copy_n(dense, d, out);
-    if (!cache_.values().is_dense()) {
+    if (cache_.values().packed_bytes() > 0) {
       const Codec& codec = cache_.values().codec(tile.kv_head);
       codec.synthesise(dense + value_stride_, out);
     }

@@ -85,7 +85,7 @@ void Queries::prepare(const LayerCache& cache, const Kernels& kernels, const Att
       float* q = q_.data() + i * stride_;
       for (size_t c = 0; c < d; ++c) q[c] = from[c] * scale;
       std::fill(q + d, q + stride_, 0.0f);
-      if (keys.is_dense()) continue;
+      if (keys.packed_bytes() == 0) continue;
       const Codec& codec = keys.codec(static_cast<int>(kv_head));
       float* coef = coef_.data() + i * sizes_.n_coef;
       shared_[i] = codec.analyse(q, coef, zero_coef_.data() + i * sizes_.n_segments);

@@ -11,7 +11,8 @@
 namespace headq {
 
 // What keys are read with, made once for an attention op: every query times the logit scale, its
-// analysis by the codec of its KV head, and its integer tables where these hold for all blocks.
+// analysis by the codec of its KV head where keys are packed, and its integer tables where these hold
+// for all blocks.
 //
 // Queries are numbered by stream, KV head, row and head of the group, so that those of a tile are
 // side by side.

@@ -38,7 +38,8 @@ SideStore::SideStore(int n_head, int head_dim, std::vector<std::unique_ptr<Codec
       codecs_(std::move(codecs)),
       blocks_(n_blocks),
       packed_(head_offset_.back() * n_blocks),
-      pool_(pool) {
+      pool_(pool),
+      kernels_(codec_kernels()) {
   if (wants_paid()) paid_.resize(n_blocks);
 }
 
@@ -119,8 +120,7 @@ void SideStore::put(size_t index, int t, const float* row) {
   begin_put(index, t);
   for (int head = 0; head < n_head_; ++head) {
     Half* out = open_row(index, head, t);
-    const float* in = row + head * head_dim_;
-    for (int c = 0; c < head_dim_; ++c) out[c] = float_to_half(in[c]);
+    kernels_.to_halves(row + head * head_dim_, static_cast<size_t>(head_dim_), out);
     std::fill(out + head_dim_, out + stride_, Half{0});
   }
   block.dense_mask |= uint64_t{1} << t;
@@ -162,7 +162,7 @@ void SideStore::get(size_t index, int t, Half* row) const {
       continue;
     }
     get_head(index, head, t, x);
-    for (int c = 0; c < head_dim_; ++c) out[c] = float_to_half(x[c]);
+    kernels_.to_halves(x, static_cast<size_t>(head_dim_), out);
   }
 }
 

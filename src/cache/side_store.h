@@ -7,6 +7,7 @@
 
 #include "cache/dense_pool.h"
 #include "codec/codec.h"
+#include "codec/codec_kernels.h"
 #include "core/lazy_memory.h"
 
 namespace headq {
@@ -83,7 +84,7 @@ class SideStore {
   void erase(size_t block, uint64_t mask);
   void copy_block(const SideStore& from, size_t from_block, size_t to_block);
 
-  size_t packed_bytes() const { return packed_bytes_; }
+  size_t packed_bytes() const { return packed_bytes_; }  // 0: nothing is packed
   size_t meta_bytes() const {
     return blocks_.capacity() * sizeof(Block) + paid_.capacity() * sizeof(paid_[0]) + paid_bytes_;
   }
@@ -126,6 +127,7 @@ class SideStore {
   LazyMemory packed_;  // [n_head][n_blocks] blocks
   std::vector<std::unique_ptr<float[]>> paid_;  // by block [n_head][64]; empty unless wanted
   DensePool& pool_;
+  const CodecKernels& kernels_;
   size_t packed_bytes_ = 0;
   size_t paid_bytes_ = 0;
 };

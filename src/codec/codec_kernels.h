@@ -25,6 +25,9 @@ struct CodecKernels {
   // y[c] = sum_i x[i] * columns[i][c] in the order of i; stride and y are multiples of 16.
   void (*transform)(const float* columns, int n_in, int stride, const float* x, float* y);
 
+  // out[i] = in[i] as binary16, rounded to nearest even.
+  void (*to_halves)(const float* in, size_t n, uint16_t* out);
+
   // The forward pass: from[g][n] is the nibble before nibble g in the cheapest way that ends there
   // with n, and cost[n] what the cheapest way that ends with n in the last nibble costs, by the sum of
   // norms - 2 t.y + pairs.

@@ -5,18 +5,34 @@
 namespace headq {
 namespace {
 
-void transform(const float* columns, int n_in, int stride, const float* x, float* y) {
-  for (int c = 0; c < stride; c += 16) {
-    __m256 lo = _mm256_setzero_ps(), hi = _mm256_setzero_ps();
-    for (int i = 0; i < n_in; ++i) {
-      const float* column = columns + i * stride + c;
-      const __m256 a = _mm256_set1_ps(x[i]);
-      lo = _mm256_add_ps(lo, _mm256_mul_ps(a, _mm256_loadu_ps(column)));
-      hi = _mm256_add_ps(hi, _mm256_mul_ps(a, _mm256_loadu_ps(column + 8)));
+// kStrips of 16 coordinates at once.
+template <int kStrips>
+void transform_strips(const float* columns, int n_in, int stride, const float* x, float* y) {
+  __m256 sum[2 * kStrips];
+  for (__m256& s : sum) s = _mm256_setzero_ps();
+  for (int i = 0; i < n_in; ++i, columns += stride) {
+    const __m256 a = _mm256_set1_ps(x[i]);
+    for (int j = 0; j < 2 * kStrips; ++j) {
+      sum[j] = _mm256_add_ps(sum[j], _mm256_mul_ps(a, _mm256_loadu_ps(columns + 8 * j)));
     }
-    _mm256_storeu_ps(y + c, lo);
-    _mm256_storeu_ps(y + c + 8, hi);
   }
+  for (int j = 0; j < 2 * kStrips; ++j) _mm256_storeu_ps(y + 8 * j, sum[j]);
+}
+
+void transform(const float* columns, int n_in, int stride, const float* x, float* y) {
+  int c = 0;
+  for (; c + 64 <= stride; c += 64) transform_strips<4>(columns + c, n_in, stride, x, y + c);
+  for (; c + 32 <= stride; c += 32) transform_strips<2>(columns + c, n_in, stride, x, y + c);
+  if (c < stride) transform_strips<1>(columns + c, n_in, stride, x, y + c);
+}
+
+void to_halves(const float* in, size_t n, uint16_t* out) {
+  constexpr int kRounding = _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC;
+  size_t i = 0;
+  for (; i + 8 <= n; i += 8) {
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(out + i), _mm256_cvtps_ph(_mm256_loadu_ps(in + i), kRounding));
+  }
+  for (; i < n; ++i) out[i] = _cvtss_sh(in[i], kRounding);
 }
 
 // The best nibble before each of 8 values; a later one wins only when it is strictly less.
@@ -87,6 +103,6 @@ void add_lookups(const uint8_t* codes, const float* table, float* out) {
 
 }  // namespace
 
-const CodecKernels kAvx2CodecKernels = {transform, viterbi, add_lookups};
+const CodecKernels kAvx2CodecKernels = {transform, to_halves, viterbi, add_lookups};
 
 }  // namespace headq

@@ -5,15 +5,39 @@
 namespace headq {
 namespace {
 
-void transform(const float* columns, int n_in, int stride, const float* x, float* y) {
-  for (int c = 0; c < stride; c += 16) {
-    __m512 sum = _mm512_setzero_ps();
-    for (int i = 0; i < n_in; ++i) {
-      const __m512 column = _mm512_loadu_ps(columns + i * stride + c);
-      sum = _mm512_add_ps(sum, _mm512_mul_ps(_mm512_set1_ps(x[i]), column));
+// kStrips of 16 coordinates at once.
+template <int kStrips>
+void transform_strips(const float* columns, int n_in, int stride, const float* x, float* y) {
+  __m512 sum[kStrips];
+  for (__m512& s : sum) s = _mm512_setzero_ps();
+  for (int i = 0; i < n_in; ++i, columns += stride) {
+    const __m512 a = _mm512_set1_ps(x[i]);
+    for (int j = 0; j < kStrips; ++j) {
+      sum[j] = _mm512_add_ps(sum[j], _mm512_mul_ps(a, _mm512_loadu_ps(columns + 16 * j)));
     }
-    _mm512_storeu_ps(y + c, sum);
   }
+  for (int j = 0; j < kStrips; ++j) _mm512_storeu_ps(y + 16 * j, sum[j]);
+}
+
+void transform(const float* columns, int n_in, int stride, const float* x, float* y) {
+  int c = 0;
+  for (; c + 64 <= stride; c += 64) transform_strips<4>(columns + c, n_in, stride, x, y + c);
+  for (; c + 32 <= stride; c += 32) transform_strips<2>(columns + c, n_in, stride, x, y + c);
+  if (c < stride) transform_strips<1>(columns + c, n_in, stride, x, y + c);
+}
+
+__m256i halves_of(__m512 x) { return _mm512_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
+
+void to_halves(const float* in, size_t n, uint16_t* out) {
+  size_t i = 0;
+  for (; i + 16 <= n; i += 16) {
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(out + i), halves_of(_mm512_loadu_ps(in + i)));
+  }
+  if (i == n) return;
+  const __mmask16 rest = static_cast<__mmask16>((1u << (n - i)) - 1u);
+  alignas(32) uint16_t last[16];
+  _mm256_store_si256(reinterpret_cast<__m256i*>(last), halves_of(_mm512_maskz_loadu_ps(rest, in + i)));
+  for (size_t j = 0; i < n; ++i, ++j) out[i] = last[j];
 }
 
 // Four chains of minima side by side, each over four values of m in turn; a later one wins only when
@@ -76,6 +100,6 @@ void add_lookups(const uint8_t* codes, const float* table, float* out) {
 
 }  // namespace
 
-const CodecKernels kAvx512CodecKernels = {transform, viterbi, add_lookups};
+const CodecKernels kAvx512CodecKernels = {transform, to_halves, viterbi, add_lookups};
 
 }  // namespace headq

@@ -5,18 +5,30 @@
 namespace headq {
 namespace {
 
-void transform(const float* columns, int n_in, int stride, const float* x, float* y) {
-  for (int c = 0; c < stride; c += 16) {
-    float32x4_t sum[4];
-    for (float32x4_t& s : sum) s = vdupq_n_f32(0.0f);
-    for (int i = 0; i < n_in; ++i) {
-      const float* column = columns + i * stride + c;
-      for (int j = 0; j < 4; ++j) {
-        sum[j] = vaddq_f32(sum[j], vmulq_n_f32(vld1q_f32(column + 4 * j), x[i]));
-      }
+// kStrips of 16 coordinates at once.
+template <int kStrips>
+void transform_strips(const float* columns, int n_in, int stride, const float* x, float* y) {
+  float32x4_t sum[4 * kStrips];
+  for (float32x4_t& s : sum) s = vdupq_n_f32(0.0f);
+  for (int i = 0; i < n_in; ++i, columns += stride) {
+    for (int j = 0; j < 4 * kStrips; ++j) {
+      sum[j] = vaddq_f32(sum[j], vmulq_n_f32(vld1q_f32(columns + 4 * j), x[i]));
     }
-    for (int j = 0; j < 4; ++j) vst1q_f32(y + c + 4 * j, sum[j]);
   }
+  for (int j = 0; j < 4 * kStrips; ++j) vst1q_f32(y + 4 * j, sum[j]);
+}
+
+void transform(const float* columns, int n_in, int stride, const float* x, float* y) {
+  int c = 0;
+  for (; c + 64 <= stride; c += 64) transform_strips<4>(columns + c, n_in, stride, x, y + c);
+  for (; c + 32 <= stride; c += 32) transform_strips<2>(columns + c, n_in, stride, x, y + c);
+  if (c < stride) transform_strips<1>(columns + c, n_in, stride, x, y + c);
+}
+
+void to_halves(const float* in, size_t n, uint16_t* out) {
+  size_t i = 0;
+  for (; i + 4 <= n; i += 4) vst1_u16(out + i, vreinterpret_u16_f16(vcvt_f16_f32(vld1q_f32(in + i))));
+  for (; i < n; ++i) out[i] = vget_lane_u16(vreinterpret_u16_f16(vcvt_f16_f32(vdupq_n_f32(in[i]))), 0);
 }
 
 // The best nibble before each of 4 values; a later one wins only when it is strictly less.
@@ -83,6 +95,6 @@ void add_lookups(const uint8_t* codes, const float* table, float* out) {
 
 }  // namespace
 
-const CodecKernels kNeonCodecKernels = {transform, viterbi, add_lookups};
+const CodecKernels kNeonCodecKernels = {transform, to_halves, viterbi, add_lookups};
 
 }  // namespace headq

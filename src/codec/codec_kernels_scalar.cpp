@@ -1,4 +1,5 @@
 #include "codec/codec_kernels.h"
+#include "core/half.h"
 
 namespace headq {
 namespace {
@@ -8,6 +9,10 @@ void transform(const float* columns, int n_in, int stride, const float* x, float
   for (int i = 0; i < n_in; ++i) {
     for (int c = 0; c < stride; ++c) y[c] += x[i] * columns[i * stride + c];
   }
+}
+
+void to_halves(const float* in, size_t n, uint16_t* out) {
+  for (size_t i = 0; i < n; ++i) out[i] = float_to_half(in[i]);
 }
 
 void viterbi(const TrellisView& v, const float* y, uint8_t (*from)[16], float* cost) {
@@ -44,6 +49,6 @@ void add_lookups(const uint8_t* codes, const float* table, float* out) {
 
 }  // namespace
 
-const CodecKernels kScalarCodecKernels = {transform, viterbi, add_lookups};
+const CodecKernels kScalarCodecKernels = {transform, to_halves, viterbi, add_lookups};
 
 }  // namespace headq

@@ -3,10 +3,12 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 #include <random>
 
 #include "codec/nib_codec.h"
+#include "core/half.h"
 #include "headq/error.h"
 #include "sample_nib.h"
 
@@ -93,21 +95,40 @@ TEST(Trellis, TiesGoToTheSmallestNibble) {
 }
 
 TEST(Trellis, TransformsAlikeAtEveryLevel) {
+  constexpr int kIn = 80, kStride = 112;  // 64 + 32 + 16
   std::mt19937_64 random(8);
-  const std::vector<float> columns = normal_row(80 * 96, random), x = normal_row(80, random);
-  std::vector<float> wanted(96);
-  kScalarCodecKernels.transform(columns.data(), 80, 96, x.data(), wanted.data());
-  for (int c = 0; c < 96; ++c) {
+  const std::vector<float> columns = normal_row(kIn * kStride, random), x = normal_row(kIn, random);
+  std::vector<float> wanted(kStride);
+  kScalarCodecKernels.transform(columns.data(), kIn, kStride, x.data(), wanted.data());
+  for (int c = 0; c < kStride; ++c) {
     double sum = 0.0;
-    for (int i = 0; i < 80; ++i) {
-      sum += static_cast<double>(x[static_cast<size_t>(i)]) * columns[static_cast<size_t>(i * 96 + c)];
+    for (int i = 0; i < kIn; ++i) {
+      sum += static_cast<double>(x[static_cast<size_t>(i)]) * columns[static_cast<size_t>(i * kStride + c)];
     }
     EXPECT_NEAR(wanted[static_cast<size_t>(c)], sum, 1e-4);
   }
   for (Isa isa : available_isas()) {
-    std::vector<float> got(96);
-    codec_kernels_for(isa).transform(columns.data(), 80, 96, x.data(), got.data());
+    std::vector<float> got(kStride);
+    codec_kernels_for(isa).transform(columns.data(), kIn, kStride, x.data(), got.data());
     EXPECT_EQ(got, wanted) << isa_name(isa);
+  }
+}
+
+TEST(Trellis, HalvesAreRoundedAlikeAtEveryLevel) {
+  std::vector<float> x = {0.0f, -0.0f, 1.0f, 65504.0f, 65519.9f, 65520.0f, -1e9f, INFINITY, -INFINITY, NAN};
+  for (uint32_t h = 0; h < 0x7c00u; h += 3) {  // halves, the middle between two of them and its neighbours
+    const float low = half_to_float(static_cast<Half>(h)), high = half_to_float(static_cast<Half>(h + 1));
+    const float middle = 0.5f * (low + high);
+    if (h + 1 == 0x7c00u) break;
+    x.insert(x.end(), {low, middle, -std::nextafter(middle, 0.0f), std::nextafter(middle, 1e9f)});
+  }
+  for (Isa isa : available_isas()) {
+    for (size_t n : {x.size(), x.size() - 1, size_t{33}, size_t{15}, size_t{3}}) {
+      std::vector<Half> got(n + 1, 0x1234);
+      codec_kernels_for(isa).to_halves(x.data(), n, got.data());
+      for (size_t i = 0; i < n; ++i) ASSERT_EQ(got[i], float_to_half(x[i])) << isa_name(isa) << " of " << x[i];
+      EXPECT_EQ(got[n], 0x1234) << isa_name(isa);
+    }
   }
 }
 
