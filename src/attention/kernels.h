@@ -21,8 +21,17 @@ inline constexpr float kLn2Hi = 0.693359375f;     // 10 significant bits: n * kL
 inline constexpr float kLn2Lo = -2.12194440e-4f;  // ln 2 - kLn2Hi
 inline constexpr float kExpTaylor[5] = {1.0f / 720, 1.0f / 120, 1.0f / 24, 1.0f / 6, 1.0f / 2};
 
-inline constexpr int kTableTop = 32512;  // 127 * 255 + 127: two signed bytes with base 255
-inline constexpr int kNarrowTop = 127;
+// Integer tables of keys. T = factor * low + kHighFactor * high, both signed bytes; wide groups have
+// factor 1, narrow ones no high bytes.
+inline constexpr int kHighFactor = 255;
+inline constexpr int kTableTop = 32512;  // 127 * 255 + 127
+inline constexpr int kNarrowTop = 127;   // of low in a narrow group
+inline constexpr int kMostFactor = 8;    // the sum of 32 narrow groups fits 16 bits
+
+// Blocks of a head lie side by side in memory, and a scan reads codes faster than they come from there: it
+// asks for those this many bytes on.
+inline constexpr int kFetchAhead = 4096;
+
 inline constexpr int kWeightTop = 32639;  // 127 * 256 + 127: two signed bytes with base 256
 inline constexpr int kWeightBytes = 128;
 inline constexpr int kMostValueBlocks = 16;
@@ -37,20 +46,21 @@ struct Kernels {
   uint64_t (*visible_bits)(const uint16_t* mask, int n, bool* biased);
 
   // tables[g][n] = sum over terms i of group g of c[i] * patterns[i][n], for g in
-  // [group_begin, group_end); term_begin[g]..term_begin[g + 1] are group g's terms. tables starts at
-  // group_begin. Returns the largest magnitude.
-  float (*make_tables)(const int* term_begin, const float* patterns, const float* c,
-                       int group_begin, int group_end, float* tables);
+  // [group_begin, group_end); term_begin[g]..term_begin[g + 1] are group g's terms. tables and largest
+  // start at group_begin; largest[g] is the largest magnitude in the group's table.
+  void (*make_tables)(const int* term_begin, const float* patterns, const float* c, int group_begin,
+                      int group_end, float* tables, float* largest);
 
-  // The integers T = rint(tables * inv_unit), |T| <= kTableTop, in the form that this level's scan
-  // reads: two bytes an entry, lo[g][16] and hi[g][16]. Returns how many groups are wide: behind these
-  // every |T| <= kNarrowTop, and lo says all.
-  int (*quantise_tables)(const float* tables, int n_groups, float inv_unit, uint8_t* lo, uint8_t* hi);
+  // T = rint(tables * inv_unit[g]) as low[g][16] and high[g][16]: |T| <= kTableTop for the first n_wide
+  // groups, at most kNarrowTop for the others, whose low bytes say all (T before its factor).
+  void (*quantise_tables)(const float* tables, int n_groups, int n_wide, const float* inv_unit,
+                          int8_t* low, int8_t* high);
 
-  // sums[i][t] = sum_g T_ig[nibble g of t] for the 64 tokens of a block and the tables of n queries,
-  // those of query i at lo + i * stride and hi + i * stride; its first n_wide groups at least are wide.
-  void (*scan)(const uint8_t* codes, int n_groups, int n_wide, const uint8_t* lo, const uint8_t* hi,
-               size_t stride, int n, int32_t* sums);
+  // sums[i][t] = sum_g T_ig[nibble g of t] for the 64 tokens of a block and the tables of n queries:
+  // low and high [n][stride][16], factor [n][stride] at most kMostFactor. At most the first n_wide groups
+  // are wide.
+  void (*scan)(const uint8_t* codes, int n_groups, int n_wide, const int8_t* low, const int8_t* high,
+               const uint8_t* factor, size_t stride, int n, int32_t* sums);
 
   // out[t] += unit * sums[t], or scale[t] * (unit * sums[t]) + zero[t] * z with parameters of tokens.
   void (*add_sums)(const int32_t* sums, float unit, const float* scale, const float* zero, float z,

@@ -73,11 +73,10 @@ uint64_t visible_bits(const uint16_t* mask, int n, bool* biased) {
   return bits;
 }
 
-float make_tables(const int* term_begin, const float* patterns, const float* c, int group_begin,
-                  int group_end, float* tables) {
+void make_tables(const int* term_begin, const float* patterns, const float* c, int group_begin,
+                 int group_end, float* tables, float* largest) {
   const __m256 magnitude = _mm256_castsi256_ps(_mm256_set1_epi32(0x7fffffff));
-  __m256 largest = _mm256_setzero_ps();
-  for (int g = group_begin; g < group_end; ++g) {
+  for (int g = group_begin; g < group_end; ++g, tables += 16) {
     __m256 a = _mm256_setzero_ps();
     __m256 b = _mm256_setzero_ps();
     for (int i = term_begin[g]; i < term_begin[g + 1]; ++i) {
@@ -85,93 +84,115 @@ float make_tables(const int* term_begin, const float* patterns, const float* c, 
       a = _mm256_add_ps(a, _mm256_mul_ps(ci, _mm256_loadu_ps(patterns + i * 16)));
       b = _mm256_add_ps(b, _mm256_mul_ps(ci, _mm256_loadu_ps(patterns + i * 16 + 8)));
     }
-    float* table = tables + (g - group_begin) * 16;
-    _mm256_storeu_ps(table, a);
-    _mm256_storeu_ps(table + 8, b);
-    largest = _mm256_max_ps(_mm256_and_ps(a, magnitude), largest);
-    largest = _mm256_max_ps(_mm256_and_ps(b, magnitude), largest);
+    _mm256_storeu_ps(tables, a);
+    _mm256_storeu_ps(tables + 8, b);
+    *largest++ = max_of(_mm256_max_ps(_mm256_and_ps(a, magnitude), _mm256_and_ps(b, magnitude)));
   }
-  return max_of(largest);
 }
 
-// Biased bytes: T = (lo - 128) + 256 * (hi - 128).
-int quantise_tables(const float* tables, int n_groups, float inv_unit, uint8_t* lo, uint8_t* hi) {
-  const __m256 inv = _mm256_set1_ps(inv_unit);
-  const __m256i bias = _mm256_set1_epi32(128 + 256 * 128);
-  const __m256i low = _mm256_set1_epi16(255);
-  const __m256i top = _mm256_set1_epi32(kNarrowTop);
-  int n_wide = 0;
+// The 16 integers of a and b, which fit bytes.
+void store_bytes(int8_t* to, __m256i a, __m256i b) {
+  const __m256i words = _mm256_permute4x64_epi64(_mm256_packs_epi32(a, b), 0xd8);
+  const __m256i bytes = _mm256_permute4x64_epi64(_mm256_packs_epi16(words, words), 0xd8);
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(to), _mm256_castsi256_si128(bytes));
+}
+
+void quantise_tables(const float* tables, int n_groups, int n_wide, const float* inv_unit, int8_t* low,
+                     int8_t* high) {
+  const __m256 inv_base = _mm256_set1_ps(1.0f / kHighFactor);
+  const __m256i base = _mm256_set1_epi32(kHighFactor);
   for (int g = 0; g < n_groups; ++g) {
-    const float* table = tables + g * 16;
-    const __m256i a = _mm256_cvtps_epi32(_mm256_mul_ps(_mm256_loadu_ps(table), inv));
-    const __m256i b = _mm256_cvtps_epi32(_mm256_mul_ps(_mm256_loadu_ps(table + 8), inv));
-    const __m256i magnitude = _mm256_max_epi32(_mm256_abs_epi32(a), _mm256_abs_epi32(b));
-    if (_mm256_movemask_epi8(_mm256_cmpgt_epi32(magnitude, top)) != 0) n_wide = g + 1;
-    const __m256i u = _mm256_permute4x64_epi64(
-        _mm256_packus_epi32(_mm256_add_epi32(a, bias), _mm256_add_epi32(b, bias)), 0xd8);
-    const __m256i bytes = _mm256_permute4x64_epi64(
-        _mm256_packus_epi16(_mm256_and_si256(u, low), _mm256_srli_epi16(u, 8)), 0xd8);
-    _mm_storeu_si128(reinterpret_cast<__m128i*>(lo + g * 16), _mm256_castsi256_si128(bytes));
-    _mm_storeu_si128(reinterpret_cast<__m128i*>(hi + g * 16), _mm256_extracti128_si256(bytes, 1));
+    __m256i l[2], h[2];
+    for (int i = 0; i < 2; ++i) {
+      const __m256 x = _mm256_mul_ps(_mm256_loadu_ps(tables + g * 16 + i * 8), _mm256_set1_ps(inv_unit[g]));
+      const __m256i t = _mm256_cvtps_epi32(x);
+      h[i] = _mm256_setzero_si256();
+      if (g < n_wide) h[i] = _mm256_cvtps_epi32(_mm256_mul_ps(_mm256_cvtepi32_ps(t), inv_base));
+      l[i] = _mm256_sub_epi32(t, _mm256_mullo_epi32(h[i], base));
+    }
+    store_bytes(low + g * 16, l[0], l[1]);
+    store_bytes(high + g * 16, h[0], h[1]);
   }
-  return n_wide;
 }
 
-// Sums of bytes by token as 16-bit numbers: `all` adds even + 256 * odd, `odd` the odd ones.
-struct ByteSums {
-  __m256i all = _mm256_setzero_si256();
-  __m256i odd = _mm256_setzero_si256();
+// Sums of 32 tokens in 16 bits: tokens 0-7 and 16-23, then 8-15 and 24-31.
+struct WordSums {
+  __m256i v[2] = {_mm256_setzero_si256(), _mm256_setzero_si256()};
 
-  void add(__m256i bytes) {
-    all = _mm256_add_epi16(all, bytes);
-    odd = _mm256_add_epi16(odd, _mm256_srli_epi16(bytes, 8));
+  // Adds lookups of two groups times the two factors that are in every word.
+  void add(__m256i table0, __m256i table1, __m256i n0, __m256i n1, __m256i factors) {
+    const __m256i a = _mm256_shuffle_epi8(table0, n0), b = _mm256_shuffle_epi8(table1, n1);
+    v[0] = _mm256_add_epi16(v[0], _mm256_maddubs_epi16(factors, _mm256_unpacklo_epi8(a, b)));
+    v[1] = _mm256_add_epi16(v[1], _mm256_maddubs_epi16(factors, _mm256_unpackhi_epi8(a, b)));
   }
-  __m256i even() const { return _mm256_sub_epi16(all, _mm256_slli_epi16(odd, 8)); }
 };
 
-// sums[t] += low + 256 * high for 32 tokens.
-void join_sums(const ByteSums& low, const ByteSums& high, int32_t* sums) {
-  alignas(32) uint16_t le[16], lo[16], he[16], ho[16];
-  store256(le, low.even());
-  store256(lo, low.odd);
-  store256(he, high.even());
-  store256(ho, high.odd);
-  for (int i = 0; i < 16; ++i) {
-    sums[2 * i] += le[i] + 256 * he[i];
-    sums[2 * i + 1] += lo[i] + 256 * ho[i];
-  }
-}
-
-void scan_query(const uint8_t* codes, int n_groups, int n_wide, const uint8_t* lo,
-                const uint8_t* hi, int32_t* sums) {
-  constexpr int kMaxGroups = 256;  // 256 * 255 fits 16 bits
-  const __m256i low_nibble = _mm256_set1_epi8(15);
-  for (int t = 0; t < 64; ++t) sums[t] = -128 * (n_groups + 256 * n_wide);
-  for (int begin = 0; begin < n_groups; begin += kMaxGroups) {
-    const int end = n_groups - begin < kMaxGroups ? n_groups : begin + kMaxGroups;
-    ByteSums low0, low1, high0, high1;
-    for (int g = begin; g < end; ++g) {
-      const __m256i c = load256(codes + g * 32);
-      const __m256i n0 = _mm256_and_si256(c, low_nibble);
-      const __m256i n1 = _mm256_and_si256(_mm256_srli_epi16(c, 4), low_nibble);
-      const __m256i tl = table256(lo + g * 16);
-      low0.add(_mm256_shuffle_epi8(tl, n0));
-      low1.add(_mm256_shuffle_epi8(tl, n1));
-      if (g >= n_wide) continue;
-      const __m256i th = table256(hi + g * 16);
-      high0.add(_mm256_shuffle_epi8(th, n0));
-      high1.add(_mm256_shuffle_epi8(th, n1));
+// sums[t] += low + kHighFactor * high for 32 tokens.
+void join_sums(const WordSums& low, const WordSums& high, int32_t* sums) {
+  const __m256i base = _mm256_set1_epi32(kHighFactor);
+  const auto widened = [](__m256i words, int half) {
+    return _mm256_cvtepi16_epi32(half == 0 ? _mm256_castsi256_si128(words) : _mm256_extracti128_si256(words, 1));
+  };
+  for (int half = 0; half < 2; ++half) {
+    for (int i = 0; i < 2; ++i) {
+      int32_t* to = sums + half * 16 + i * 8;
+      const __m256i sum = _mm256_add_epi32(widened(low.v[i], half),
+                                           _mm256_mullo_epi32(widened(high.v[i], half), base));
+      store256(to, _mm256_add_epi32(load256(to), sum));
     }
-    join_sums(low0, high0, sums);
-    join_sums(low1, high1, sums + 32);
   }
 }
 
-void scan(const uint8_t* codes, int n_groups, int n_wide, const uint8_t* lo, const uint8_t* hi,
-          size_t stride, int n, int32_t* sums) {
-  for (int i = 0; i < n; ++i, lo += stride, hi += stride, sums += 64) {
-    scan_query(codes, n_groups, n_wide, lo, hi, sums);
+// The 32 tokens of low (half 0) or high nibbles.
+template <int kQueries>
+void scan_half(const uint8_t* codes, int half, int n_groups, int n_wide, const int8_t* low,
+               const int8_t* high, const uint8_t* factor, size_t stride, int32_t* sums) {
+  constexpr int kMostGroups = 32;  // see kMostFactor
+  const __m256i low_nibble = _mm256_set1_epi8(15), ones = _mm256_set1_epi8(1);
+  const auto nibbles_of = [&](int g) {
+    const __m256i bytes = load256(codes + g * 32);
+    return _mm256_and_si256(half == 0 ? bytes : _mm256_srli_epi16(bytes, 4), low_nibble);
+  };
+  for (int begin = 0; begin < n_groups; begin += kMostGroups) {
+    const int end = n_groups - begin < kMostGroups ? n_groups : begin + kMostGroups;
+    WordSums low_sum[kQueries], high_sum[kQueries];
+    const auto add_pair = [&]<bool kWide, bool kBoth>(int g) {
+      if (half == 0) __builtin_prefetch(codes + g * 32 + kFetchAhead);
+      const __m256i n0 = nibbles_of(g), n1 = kBoth ? nibbles_of(g + 1) : n0;
+      for (size_t q = 0; q < kQueries; ++q) {
+        const size_t at = q * stride + static_cast<size_t>(g);
+        const int factors = factor[at] | (kBoth ? factor[at + 1] << 8 : 0);
+        const auto tables = [&](const int8_t* of, WordSums& sum, __m256i by) {
+          const __m256i second = kBoth ? table256(of + (at + 1) * 16) : _mm256_setzero_si256();
+          sum.add(table256(of + at * 16), second, n0, n1, by);
+        };
+        tables(low, low_sum[q], _mm256_set1_epi16(static_cast<int16_t>(factors)));
+        if (kWide) tables(high, high_sum[q], ones);
+      }
+    };
+    int g = begin;
+    for (; g + 1 < end && g < n_wide; g += 2) add_pair.template operator()<true, true>(g);
+    for (; g + 1 < end; g += 2) add_pair.template operator()<false, true>(g);
+    if (g < end) add_pair.template operator()<true, false>(g);
+    for (int q = 0; q < kQueries; ++q) join_sums(low_sum[q], high_sum[q], sums + q * 64 + half * 32);
   }
+}
+
+void scan(const uint8_t* codes, int n_groups, int n_wide, const int8_t* low, const int8_t* high,
+          const uint8_t* factor, size_t stride, int n, int32_t* sums) {
+  std::memset(sums, 0, static_cast<size_t>(n) * 64 * sizeof(int32_t));
+  const auto queries = [&]<int kQueries>() {
+    for (int half = 0; half < 2; ++half) {
+      scan_half<kQueries>(codes, half, n_groups, n_wide, low, high, factor, stride, sums);
+    }
+    low += kQueries * stride * 16;
+    high += kQueries * stride * 16;
+    factor += kQueries * stride;
+    sums += kQueries * 64;
+    n -= kQueries;
+  };
+  while (n >= 3) queries.template operator()<3>();
+  while (n > 0) queries.template operator()<1>();
 }
 
 void add_sums(const int32_t* sums, float unit, const float* scale, const float* zero, float z,

@@ -53,36 +53,36 @@ uint64_t visible_bits(const uint16_t* mask, int n, bool* biased) {
   return bits;
 }
 
-float make_tables(const int* term_begin, const float* patterns, const float* c, int group_begin,
-                  int group_end, float* tables) {
-  __m512 largest = _mm512_setzero_ps();
-  for (int g = group_begin; g < group_end; ++g) {
-    const int begin = term_begin[g], end = term_begin[g + 1];
+void make_tables(const int* term_begin, const float* patterns, const float* c, int group_begin,
+                 int group_end, float* tables, float* largest) {
+  for (int g = group_begin; g < group_end; ++g, tables += 16) {
     __m512 table = _mm512_setzero_ps();
-    for (int i = begin; i < end; ++i) {
+    for (int i = term_begin[g]; i < term_begin[g + 1]; ++i) {
       table = _mm512_add_ps(table, _mm512_mul_ps(_mm512_set1_ps(c[i]), _mm512_loadu_ps(patterns + i * 16)));
     }
-    _mm512_storeu_ps(tables + (g - group_begin) * 16, table);
-    largest = _mm512_max_ps(_mm512_abs_ps(table), largest);
+    _mm512_storeu_ps(tables, table);
+    *largest++ = _mm512_reduce_max_ps(_mm512_abs_ps(table));
   }
-  return _mm512_reduce_max_ps(largest);
 }
 
-// Signed bytes: T = lo + 255 * hi, so that one multiplier byte joins the two in vpdpbusd; hi is 0 where
-// |T| <= kNarrowTop.
-int quantise_tables(const float* tables, int n_groups, float inv_unit, uint8_t* lo, uint8_t* hi) {
-  const __m512 inv = _mm512_set1_ps(inv_unit), inv_base = _mm512_set1_ps(1.0f / 255.0f);
-  int n_wide = 0;
-  for (int g = 0; g < n_groups; ++g) {
-    const __m512i t = _mm512_cvtps_epi32(_mm512_mul_ps(_mm512_loadu_ps(tables + g * 16), inv));
-    const __m512i h = _mm512_cvtps_epi32(_mm512_mul_ps(_mm512_cvtepi32_ps(t), inv_base));
-    const __m512i l = _mm512_add_epi32(_mm512_sub_epi32(t, _mm512_slli_epi32(h, 8)), h);
-    _mm_storeu_si128(reinterpret_cast<__m128i*>(lo + g * 16), _mm512_cvtepi32_epi8(l));
-    _mm_storeu_si128(reinterpret_cast<__m128i*>(hi + g * 16), _mm512_cvtepi32_epi8(h));
-    if (_mm512_cmpgt_epi32_mask(_mm512_abs_epi32(t), _mm512_set1_epi32(kNarrowTop)) != 0) n_wide = g + 1;
-  }
-  return n_wide;
+void store_bytes(int8_t* to, __m512i integers) {
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(to), _mm512_cvtepi32_epi8(integers));
 }
+
+void quantise_tables(const float* tables, int n_groups, int n_wide, const float* inv_unit, int8_t* low,
+                     int8_t* high) {
+  const __m512 inv_base = _mm512_set1_ps(1.0f / kHighFactor);
+  for (int g = 0; g < n_groups; ++g) {
+    const __m512 x = _mm512_mul_ps(_mm512_loadu_ps(tables + g * 16), _mm512_set1_ps(inv_unit[g]));
+    const __m512i t = _mm512_cvtps_epi32(x);
+    __m512i h = _mm512_setzero_si512();
+    if (g < n_wide) h = _mm512_cvtps_epi32(_mm512_mul_ps(_mm512_cvtepi32_ps(t), inv_base));
+    store_bytes(low + g * 16, _mm512_sub_epi32(t, _mm512_mullo_epi32(h, _mm512_set1_epi32(kHighFactor))));
+    store_bytes(high + g * 16, h);
+  }
+}
+
+constexpr __mmask64 kAllBytes = ~__mmask64{0};
 
 // Byte 4 t + j of the result is byte t + `first` of group j, out of the 128 bytes of four groups.
 __m512i interleave_order(int first) {
@@ -101,23 +101,27 @@ class Scan {
     for (int i = 0; i < kQueries * 4; ++i) sum_[i] = _mm512_setzero_si512();
   }
 
-  // Four groups: their codes as two registers, and where their tables are; of the tables' bytes only
-  // the live ones are read, others count as 0. kWide: the high bytes count.
+  // Four groups: their codes as two registers, and where their tables and factors are; of the tables'
+  // bytes only the live ones are read, others count as 0. kWide: the high bytes count.
   template <bool kWide>
-  void add(__m512i first, __m512i second, const uint8_t* lo, const uint8_t* hi, size_t stride,
-           __mmask64 live) {
+  void add(__m512i first, __m512i second, const int8_t* low, const int8_t* high, const uint8_t* factor,
+           size_t stride, __mmask64 live) {
     const __m512i a = _mm512_permutex2var_epi8(first, order_a_, second);
     const __m512i b = _mm512_permutex2var_epi8(first, order_b_, second);
     const __m512i i0 = index_of(a), i1 = index_of(b);
     const __m512i i2 = index_of(_mm512_srli_epi16(a, 4)), i3 = index_of(_mm512_srli_epi16(b, 4));
     HEADQ_UNROLL
-    for (int q = 0; q < kQueries; ++q, lo += stride, hi += stride) {
-      const __m512i table_lo = load(lo, live);
-      const __m512i table_hi = kWide ? load(hi, live) : _mm512_setzero_si512();
-      sum_[q * 4] = look_up<kWide>(sum_[q * 4], i0, table_lo, table_hi);
-      sum_[q * 4 + 1] = look_up<kWide>(sum_[q * 4 + 1], i1, table_lo, table_hi);
-      sum_[q * 4 + 2] = look_up<kWide>(sum_[q * 4 + 2], i2, table_lo, table_hi);
-      sum_[q * 4 + 3] = look_up<kWide>(sum_[q * 4 + 3], i3, table_lo, table_hi);
+    for (int q = 0; q < kQueries; ++q, low += stride * 16, high += stride * 16, factor += stride) {
+      const __m512i factors = load_four(factor, live);
+      const __m512i table = load(low, live), high_table = kWide ? load(high, live) : table;
+      const auto look_up = [&](__m512i sum, __m512i index) {
+        sum = add_dots(sum, factors, _mm512_permutexvar_epi8(index, table));
+        return kWide ? add_dots(sum, high_factor_, _mm512_permutexvar_epi8(index, high_table)) : sum;
+      };
+      sum_[q * 4] = look_up(sum_[q * 4], i0);
+      sum_[q * 4 + 1] = look_up(sum_[q * 4 + 1], i1);
+      sum_[q * 4 + 2] = look_up(sum_[q * 4 + 2], i2);
+      sum_[q * 4 + 3] = look_up(sum_[q * 4 + 3], i3);
     }
   }
 
@@ -126,8 +130,14 @@ class Scan {
     for (int i = 0; i < kQueries * 4; ++i) _mm512_storeu_si512(sums + i * 16, sum_[i]);
   }
 
-  static __m512i load(const uint8_t* p, __mmask64 live) {
-    return live == ~__mmask64{0} ? _mm512_loadu_si512(p) : _mm512_maskz_loadu_epi8(live, p);
+  static __m512i load(const int8_t* p, __mmask64 live) {
+    return live == kAllBytes ? _mm512_loadu_si512(p) : _mm512_maskz_loadu_epi8(live, p);
+  }
+  // The factors of four groups in every lane; live bytes of tables are 16 a group.
+  static __m512i load_four(const uint8_t* p, __mmask64 live) {
+    uint32_t four = 0;
+    std::memcpy(&four, p, live == kAllBytes ? 4 : static_cast<size_t>(_mm_popcnt_u64(live)) / 16);
+    return _mm512_set1_epi32(static_cast<int>(four));
   }
 
  private:
@@ -135,58 +145,53 @@ class Scan {
     constexpr int kAndOr = 0xea;
     return _mm512_ternarylogic_epi32(nibbles, low_nibble_, table_of_byte_, kAndOr);
   }
-  template <bool kWide>
-  __m512i look_up(__m512i sum, __m512i index, __m512i lo, __m512i hi) const {
-    sum = add_dots(sum, one_, _mm512_permutexvar_epi8(index, lo));
-    return kWide ? add_dots(sum, base_, _mm512_permutexvar_epi8(index, hi)) : sum;
-  }
 
   const __m512i low_nibble_ = _mm512_set1_epi8(15);
   const __m512i table_of_byte_ = _mm512_set1_epi32(0x30201000);
   const __m512i order_a_ = interleave_order(0), order_b_ = interleave_order(16);
-  const __m512i one_ = _mm512_set1_epi8(1), base_ = _mm512_set1_epi8(static_cast<char>(255));
+  const __m512i high_factor_ = _mm512_set1_epi8(static_cast<char>(kHighFactor));
   __m512i sum_[kQueries * 4];
 };
 
-// Blocks of a head lie side by side in memory, and codes are read faster than they are fetched from
-// there: those this many bytes on are asked for.
-constexpr size_t kFetchAhead = 4096;
-
 template <int kQueries>
-void scan_queries(const uint8_t* codes, int n_groups, int n_wide, const uint8_t* lo,
-                  const uint8_t* hi, size_t stride, int32_t* sums) {
+void scan_queries(const uint8_t* codes, int n_groups, int n_wide, const int8_t* low, const int8_t* high,
+                  const uint8_t* factor, size_t stride, int32_t* sums) {
   Scan<kQueries> scan;
   int g = 0;
   const auto add_fours = [&]<bool kWide>(int end) {
-    for (; g + 4 <= n_groups && g < end; g += 4, codes += 128, lo += 64, hi += 64) {
+    for (; g + 4 <= n_groups && g < end; g += 4, codes += 128, low += 64, high += 64, factor += 4) {
       __builtin_prefetch(codes + kFetchAhead);
       __builtin_prefetch(codes + kFetchAhead + 64);
-      scan.template add<kWide>(_mm512_loadu_si512(codes), _mm512_loadu_si512(codes + 64), lo, hi, stride,
-                               ~__mmask64{0});
+      scan.template add<kWide>(_mm512_loadu_si512(codes), _mm512_loadu_si512(codes + 64), low, high, factor,
+                               stride, kAllBytes);
     }
   };
   add_fours.template operator()<true>(n_wide);
   add_fours.template operator()<false>(n_groups);
   if (g < n_groups) {  // nibbles of absent groups are 0, and so are their tables
-    const auto first_bytes = [](int n) {
-      return n >= 64 ? ~__mmask64{0} : (__mmask64{1} << n) - 1u;
-    };
+    const auto first_bytes = [](int n) { return n >= 64 ? kAllBytes : (__mmask64{1} << n) - 1u; };
     const int left = n_groups - g;
     const __m512i first = _mm512_maskz_loadu_epi8(first_bytes(left * 32), codes);
     const __m512i second = left > 2 ? _mm512_zextsi256_si512(load256(codes + 64)) : _mm512_setzero_si512();
-    scan.template add<true>(first, second, lo, hi, stride, first_bytes(left * 16));
+    scan.template add<true>(first, second, low, high, factor, stride, first_bytes(left * 16));
   }
   scan.store(sums);
 }
 
-void scan(const uint8_t* codes, int n_groups, int n_wide, const uint8_t* lo, const uint8_t* hi,
-          size_t stride, int n, int32_t* sums) {
-  for (; n >= 4; n -= 4, lo += 4 * stride, hi += 4 * stride, sums += 4 * 64) {
-    scan_queries<4>(codes, n_groups, n_wide, lo, hi, stride, sums);
-  }
-  if (n == 3) scan_queries<3>(codes, n_groups, n_wide, lo, hi, stride, sums);
-  if (n == 2) scan_queries<2>(codes, n_groups, n_wide, lo, hi, stride, sums);
-  if (n == 1) scan_queries<1>(codes, n_groups, n_wide, lo, hi, stride, sums);
+void scan(const uint8_t* codes, int n_groups, int n_wide, const int8_t* low, const int8_t* high,
+          const uint8_t* factor, size_t stride, int n, int32_t* sums) {
+  const auto queries = [&]<int kQueries>() {
+    scan_queries<kQueries>(codes, n_groups, n_wide, low, high, factor, stride, sums);
+    low += kQueries * stride * 16;
+    high += kQueries * stride * 16;
+    factor += kQueries * stride;
+    sums += kQueries * 64;
+    n -= kQueries;
+  };
+  while (n >= 4) queries.template operator()<4>();
+  if (n == 3) queries.template operator()<3>();
+  if (n == 2) queries.template operator()<2>();
+  if (n == 1) queries.template operator()<1>();
 }
 
 void add_sums(const int32_t* sums, float unit, const float* scale, const float* zero, float z,

@@ -80,117 +80,113 @@ uint64_t visible_bits(const uint16_t* mask, int n, bool* biased) {
   return bits;
 }
 
-float make_tables(const int* term_begin, const float* patterns, const float* c, int group_begin,
-                  int group_end, float* tables) {
-  float32x4_t largest = vdupq_n_f32(0.0f);
-  for (int g = group_begin; g < group_end; ++g) {
+void make_tables(const int* term_begin, const float* patterns, const float* c, int group_begin,
+                 int group_end, float* tables, float* largest) {
+  for (int g = group_begin; g < group_end; ++g, tables += 16) {
     Lanes sum = no_lanes();
     for (int i = term_begin[g]; i < term_begin[g + 1]; ++i) {
       add_products(sum, c[i], load_lanes(patterns + i * 16));
     }
-    store_lanes(tables + (g - group_begin) * 16, sum);
-    for (const float32x4_t& s : sum.v) largest = vmaxq_f32(largest, vabsq_f32(s));
+    store_lanes(tables, sum);
+    float32x4_t top = vdupq_n_f32(0.0f);
+    for (const float32x4_t& s : sum.v) top = vmaxq_f32(top, vabsq_f32(s));
+    *largest++ = vmaxvq_f32(top);
   }
-  return vmaxvq_f32(largest);
 }
 
-// The even bytes of 16 integers (their lowest, or with shift 8 the next), in order.
-uint8x16_t bytes_of(const uint32x4_t (&u)[4], bool second) {
-  const uint16x8_t a = vmovn_high_u32(vmovn_u32(u[0]), u[1]);
-  const uint16x8_t b = vmovn_high_u32(vmovn_u32(u[2]), u[3]);
-  return second ? vshrn_high_n_u16(vshrn_n_u16(a, 8), b, 8) : vmovn_high_u16(vmovn_u16(a), b);
+// 16 integers that fit bytes.
+void store_bytes(int8_t* to, const int32x4_t (&t)[4]) {
+  const int16x8_t a = vmovn_high_s32(vmovn_s32(t[0]), t[1]);
+  const int16x8_t b = vmovn_high_s32(vmovn_s32(t[2]), t[3]);
+  vst1q_s8(to, vmovn_high_s16(vmovn_s16(a), b));
 }
 
-// Biased bytes: T = (lo - 128) + 256 * (hi - 128).
-int quantise_tables(const float* tables, int n_groups, float inv_unit, uint8_t* lo, uint8_t* hi) {
-  int n_wide = 0;
+void quantise_tables(const float* tables, int n_groups, int n_wide, const float* inv_unit, int8_t* low,
+                     int8_t* high) {
   for (int g = 0; g < n_groups; ++g) {
-    uint32x4_t u[4];
-    int32x4_t largest = vdupq_n_s32(0);
+    int32x4_t l[4], h[4];
     for (int i = 0; i < 4; ++i) {
-      const int32x4_t table = vcvtnq_s32_f32(vmulq_n_f32(vld1q_f32(tables + g * 16 + i * 4), inv_unit));
-      largest = vmaxq_s32(largest, vabsq_s32(table));
-      u[i] = vreinterpretq_u32_s32(vaddq_s32(table, vdupq_n_s32(128 + 256 * 128)));
+      const int32x4_t t = vcvtnq_s32_f32(vmulq_n_f32(vld1q_f32(tables + g * 16 + i * 4), inv_unit[g]));
+      h[i] = vdupq_n_s32(0);
+      if (g < n_wide) h[i] = vcvtnq_s32_f32(vmulq_n_f32(vcvtq_f32_s32(t), 1.0f / kHighFactor));
+      l[i] = vmlsq_n_s32(t, h[i], kHighFactor);
     }
-    if (vmaxvq_s32(largest) > kNarrowTop) n_wide = g + 1;
-    vst1q_u8(lo + g * 16, bytes_of(u, false));
-    vst1q_u8(hi + g * 16, bytes_of(u, true));
+    store_bytes(low + g * 16, l);
+    store_bytes(high + g * 16, h);
   }
-  return n_wide;
 }
 
-// Sums of the bytes of 32 tokens, those of 16 low and of 16 high nibbles.
-struct ByteSums {
-  uint16x8_t v[4];
+// Sums of 32 tokens in 16 bits, those of 16 low and of 16 high nibbles.
+struct WordSums {
+  int16x8_t v[4];
 
   void clear() {
-    for (uint16x8_t& x : v) x = vdupq_n_u16(0);
+    for (int16x8_t& x : v) x = vdupq_n_s16(0);
   }
-  void add(uint8x16_t table, uint8x16_t low, uint8x16_t high) {
-    const uint8x16_t a = vqtbl1q_u8(table, low), b = vqtbl1q_u8(table, high);
-    v[0] = vaddw_u8(v[0], vget_low_u8(a));
-    v[1] = vaddw_high_u8(v[1], a);
-    v[2] = vaddw_u8(v[2], vget_low_u8(b));
-    v[3] = vaddw_high_u8(v[3], b);
+  void add(int8x16_t table, uint8x16_t low, uint8x16_t high, int8x16_t factor) {
+    const int8x16_t a = vqtbl1q_s8(table, low), b = vqtbl1q_s8(table, high);
+    v[0] = vmlal_s8(v[0], vget_low_s8(a), vget_low_s8(factor));
+    v[1] = vmlal_high_s8(v[1], a, factor);
+    v[2] = vmlal_s8(v[2], vget_low_s8(b), vget_low_s8(factor));
+    v[3] = vmlal_high_s8(v[3], b, factor);
   }
 };
 
-// sums[t] += low + 256 * high for 8 tokens.
-void join_sums(uint16x8_t low, uint16x8_t high, int32_t* sums) {
-  const uint32x4_t a = vaddw_u16(vshll_n_u16(vget_low_u16(high), 8), vget_low_u16(low));
-  const uint32x4_t b = vaddw_high_u16(vshll_high_n_u16(high, 8), low);
-  vst1q_s32(sums, vaddq_s32(vld1q_s32(sums), vreinterpretq_s32_u32(a)));
-  vst1q_s32(sums + 4, vaddq_s32(vld1q_s32(sums + 4), vreinterpretq_s32_u32(b)));
+// sums[t] += low + kHighFactor * high for 8 tokens.
+void join_sums(int16x8_t low, int16x8_t high, int32_t* sums) {
+  const int32x4_t a = vmlal_n_s16(vmovl_s16(vget_low_s16(low)), vget_low_s16(high), kHighFactor);
+  const int32x4_t b = vmlal_n_s16(vmovl_high_s16(low), vget_high_s16(high), kHighFactor);
+  vst1q_s32(sums, vaddq_s32(vld1q_s32(sums), a));
+  vst1q_s32(sums + 4, vaddq_s32(vld1q_s32(sums + 4), b));
 }
 
 // The 16 bytes of each group at codes + g * 32: tokens 0 to 15 of sums and, by the high nibbles, 32 to 47.
 template <int kQueries>
-void scan_half(const uint8_t* codes, int n_groups, int n_wide, const uint8_t* lo, const uint8_t* hi,
-               size_t stride, int32_t* sums) {
-  constexpr int kMaxGroups = 256;  // 256 * 255 fits 16 bits
-  for (int begin = 0; begin < n_groups; begin += kMaxGroups) {
-    const int end = n_groups - begin < kMaxGroups ? n_groups : begin + kMaxGroups;
-    const int wide_end = n_wide < begin ? begin : n_wide < end ? n_wide : end;
-    ByteSums low[kQueries], high[kQueries];
+void scan_half(const uint8_t* codes, int n_groups, int n_wide, const int8_t* low, const int8_t* high,
+               const uint8_t* factor, size_t stride, int32_t* sums) {
+  constexpr int kMostGroups = 32;  // see kMostFactor
+  for (int begin = 0; begin < n_groups; begin += kMostGroups) {
+    const int end = n_groups - begin < kMostGroups ? n_groups : begin + kMostGroups;
+    WordSums low_sum[kQueries], high_sum[kQueries];
     for (int i = 0; i < kQueries; ++i) {
-      low[i].clear();
-      high[i].clear();
+      low_sum[i].clear();
+      high_sum[i].clear();
     }
-    int g = begin;
-    for (; g < wide_end; ++g) {
+    const auto add_group = [&]<bool kWide>(int g) {
       const uint8x16_t c = vld1q_u8(codes + g * 32);
       const uint8x16_t n0 = vandq_u8(c, vdupq_n_u8(15)), n1 = vshrq_n_u8(c, 4);
       for (size_t i = 0; i < kQueries; ++i) {
-        low[i].add(vld1q_u8(lo + i * stride + g * 16), n0, n1);
-        high[i].add(vld1q_u8(hi + i * stride + g * 16), n0, n1);
+        const size_t at = i * stride + static_cast<size_t>(g);
+        low_sum[i].add(vld1q_s8(low + at * 16), n0, n1, vdupq_n_s8(static_cast<int8_t>(factor[at])));
+        if (kWide) high_sum[i].add(vld1q_s8(high + at * 16), n0, n1, vdupq_n_s8(1));
       }
-    }
-    for (; g < end; ++g) {
-      const uint8x16_t c = vld1q_u8(codes + g * 32);
-      const uint8x16_t n0 = vandq_u8(c, vdupq_n_u8(15)), n1 = vshrq_n_u8(c, 4);
-      for (size_t i = 0; i < kQueries; ++i) low[i].add(vld1q_u8(lo + i * stride + g * 16), n0, n1);
-    }
+    };
+    int g = begin;
+    for (; g < end && g < n_wide; ++g) add_group.template operator()<true>(g);
+    for (; g < end; ++g) add_group.template operator()<false>(g);
     for (int i = 0; i < kQueries; ++i) {
-      join_sums(low[i].v[0], high[i].v[0], sums + i * 64);
-      join_sums(low[i].v[1], high[i].v[1], sums + i * 64 + 8);
-      join_sums(low[i].v[2], high[i].v[2], sums + i * 64 + 32);
-      join_sums(low[i].v[3], high[i].v[3], sums + i * 64 + 40);
+      join_sums(low_sum[i].v[0], high_sum[i].v[0], sums + i * 64);
+      join_sums(low_sum[i].v[1], high_sum[i].v[1], sums + i * 64 + 8);
+      join_sums(low_sum[i].v[2], high_sum[i].v[2], sums + i * 64 + 32);
+      join_sums(low_sum[i].v[3], high_sum[i].v[3], sums + i * 64 + 40);
     }
   }
 }
 
-void scan(const uint8_t* codes, int n_groups, int n_wide, const uint8_t* lo, const uint8_t* hi,
-          size_t stride, int n, int32_t* sums) {
-  for (int t = 0; t < 64 * n; ++t) sums[t] = -128 * (n_groups + 256 * n_wide);
-  int i = 0;
-  for (; i + 3 <= n; i += 3, lo += 3 * stride, hi += 3 * stride, sums += 3 * 64) {
-    scan_half<3>(codes, n_groups, n_wide, lo, hi, stride, sums);
-    scan_half<3>(codes + 16, n_groups, n_wide, lo, hi, stride, sums + 16);
-  }
-  for (; i < n; ++i, lo += stride, hi += stride, sums += 64) {
-    scan_half<1>(codes, n_groups, n_wide, lo, hi, stride, sums);
-    scan_half<1>(codes + 16, n_groups, n_wide, lo, hi, stride, sums + 16);
-  }
+void scan(const uint8_t* codes, int n_groups, int n_wide, const int8_t* low, const int8_t* high,
+          const uint8_t* factor, size_t stride, int n, int32_t* sums) {
+  for (int t = 0; t < 64 * n; ++t) sums[t] = 0;
+  const auto queries = [&]<int kQueries>() {
+    scan_half<kQueries>(codes, n_groups, n_wide, low, high, factor, stride, sums);
+    scan_half<kQueries>(codes + 16, n_groups, n_wide, low, high, factor, stride, sums + 16);
+    low += kQueries * stride * 16;
+    high += kQueries * stride * 16;
+    factor += kQueries * stride;
+    sums += kQueries * 64;
+    n -= kQueries;
+  };
+  while (n >= 3) queries.template operator()<3>();
+  while (n > 0) queries.template operator()<1>();
 }
 
 void add_sums(const int32_t* sums, float unit, const float* scale, const float* zero, float z,

@@ -37,45 +37,40 @@ uint64_t visible_bits(const uint16_t* mask, int n, bool* biased) {
   return bits;
 }
 
-float make_tables(const int* term_begin, const float* patterns, const float* c, int group_begin,
-                  int group_end, float* tables) {
-  float largest = 0.0f;
-  for (int g = group_begin; g < group_end; ++g) {
-    float* table = tables + (g - group_begin) * 16;
-    for (int n = 0; n < 16; ++n) table[n] = 0.0f;
+void make_tables(const int* term_begin, const float* patterns, const float* c, int group_begin,
+                 int group_end, float* tables, float* largest) {
+  for (int g = group_begin; g < group_end; ++g, tables += 16, ++largest) {
+    for (int n = 0; n < 16; ++n) tables[n] = 0.0f;
     for (int i = term_begin[g]; i < term_begin[g + 1]; ++i) {
-      for (int n = 0; n < 16; ++n) table[n] += c[i] * patterns[i * 16 + n];
+      for (int n = 0; n < 16; ++n) tables[n] += c[i] * patterns[i * 16 + n];
     }
+    *largest = 0.0f;
     for (int n = 0; n < 16; ++n) {
-      const float magnitude = std::fabs(table[n]);
-      largest = magnitude > largest ? magnitude : largest;
+      const float magnitude = std::fabs(tables[n]);
+      *largest = magnitude > *largest ? magnitude : *largest;
     }
   }
-  return largest;
 }
 
-// Biased bytes: T = (lo - 128) + 256 * (hi - 128).
-int quantise_tables(const float* tables, int n_groups, float inv_unit, uint8_t* lo, uint8_t* hi) {
-  int n_wide = 0;
+void quantise_tables(const float* tables, int n_groups, int n_wide, const float* inv_unit, int8_t* low,
+                     int8_t* high) {
   for (int i = 0; i < n_groups * 16; ++i) {
-    const int table = static_cast<int>(std::nearbyintf(tables[i] * inv_unit));
-    const int u = table + 128 + 256 * 128;
-    lo[i] = static_cast<uint8_t>(u & 255);
-    hi[i] = static_cast<uint8_t>(u >> 8);
-    if (table > kNarrowTop || table < -kNarrowTop) n_wide = i / 16 + 1;
+    const float t = std::nearbyintf(tables[i] * inv_unit[i / 16]);
+    const float h = i / 16 < n_wide ? std::nearbyintf(t * (1.0f / kHighFactor)) : 0.0f;
+    high[i] = static_cast<int8_t>(h);
+    low[i] = static_cast<int8_t>(t - kHighFactor * h);
   }
-  return n_wide;
 }
 
-void scan(const uint8_t* codes, int n_groups, int n_wide, const uint8_t* lo, const uint8_t* hi,
-          size_t stride, int n, int32_t* sums) {
-  for (int i = 0; i < n; ++i, lo += stride, hi += stride, sums += 64) {
+void scan(const uint8_t* codes, int n_groups, int n_wide, const int8_t* low, const int8_t* high,
+          const uint8_t* factor, size_t stride, int n, int32_t* sums) {
+  for (int i = 0; i < n; ++i, low += stride * 16, high += stride * 16, factor += stride, sums += 64) {
     for (int t = 0; t < 64; ++t) sums[t] = 0;
     for (int g = 0; g < n_groups; ++g) {
       for (int t = 0; t < 64; ++t) {
         const int entry = g * 16 + nibble(codes, g, t);
-        sums[t] += lo[entry] - 128;
-        if (g < n_wide) sums[t] += 256 * (hi[entry] - 128);
+        sums[t] += factor[g] * low[entry];
+        if (g < n_wide) sums[t] += kHighFactor * high[entry];
       }
     }
   }

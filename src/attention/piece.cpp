@@ -71,11 +71,13 @@ struct PieceContext::Work {
   float* key_params = nullptr;  // [n_params] of the block
   float* unpacked = nullptr;    // [n_unpacked]
   float* c = nullptr;           // [n_terms]
-  float* tables = nullptr;      // [n_groups][16]
+  float* tables = nullptr;      // table_work_floats(n_groups)
+  // The tables of all queries where the block's parameters matter:
+  int8_t* low = nullptr;        // [queries][n_groups][16]
+  int8_t* high = nullptr;
+  uint8_t* factor = nullptr;    // [queries][n_groups]
   float* units = nullptr;       // [queries][segments]
-  int* n_wide = nullptr;        // [segments] of a query
-  uint8_t* lo = nullptr;        // [queries][n_groups][16] where the block's parameters matter
-  uint8_t* hi = nullptr;
+  int* n_wide = nullptr;        // [segments] of a query, not looked at
   float* value_params = nullptr;     // [blocks][value n_params]
   uint8_t* w = nullptr;              // [blocks][queries][kWeightBytes]
   float* dots = nullptr;             // [queries][value sums]
@@ -109,11 +111,12 @@ PieceContext::Work PieceContext::work_at(float* base) const {
     work.take(base, work.key_params, key.n_params);
     work.take(base, work.unpacked, key.n_unpacked);
     work.take(base, work.c, key.n_terms);
-    work.take(base, work.tables, key.n_groups * 16);
+    work.take(base, work.tables, table_work_floats(key.n_groups));
+    work.take(base, work.low, n * key.n_groups * 16);
+    work.take(base, work.high, n * key.n_groups * 16);
+    work.take(base, work.factor, n * key.n_groups);
     work.take(base, work.units, n * key.n_segments);
     work.take(base, work.n_wide, key.n_segments);
-    work.take(base, work.lo, n * key.n_groups * 16);
-    work.take(base, work.hi, n * key.n_groups * 16);
     work.take(base, work.value_params, kPieceBlocks * value.n_params);
     work.take(base, work.w, kPieceBlocks * n * kWeightBytes);
     work.take(base, work.dots, n * value.n_sums);
@@ -211,7 +214,7 @@ void PieceContext::scan_block(const BlockView& keys, const Tile& tile, float* sc
   const auto segments = codec.segments();
   const size_t n_segments = segments.size();
   const bool block_params = codec.has_block_params();
-  const size_t table_bytes = queries_.table_bytes();
+  const size_t stride = queries_.n_groups();
   const size_t n = static_cast<size_t>(tile.n_queries);
   if (codec.layout().n_params > 0) load_params(keys, work.key_params);
   if (block_params) codec.unpack(work.key_params, work.unpacked);
@@ -221,20 +224,24 @@ void PieceContext::scan_block(const BlockView& keys, const Tile& tile, float* sc
     if (block_params) {
       constant += codec.term_coefficients(queries_.coef(query), work.unpacked, work.c);
       make_tables(codec, kernels_, work.c, codec.score_error(queries_.coef(query)), work.tables,
-                  work.lo + i * table_bytes, work.hi + i * table_bytes, work.units + i * n_segments,
-                  work.n_wide);
+                  {.low = work.low + i * stride * 16,
+                   .high = work.high + i * stride * 16,
+                   .factor = work.factor + i * stride,
+                   .units = work.units + i * n_segments,
+                   .n_wide = work.n_wide});
     }
     std::fill_n(scores + i * kPieceTokens, kBlockTokens, constant);
   }
-  const uint8_t* lo = block_params ? work.lo : queries_.lo(tile.first_query);
-  const uint8_t* hi = block_params ? work.hi : queries_.hi(tile.first_query);
+  const int8_t* low = block_params ? work.low : queries_.low(tile.first_query);
+  const int8_t* high = block_params ? work.high : queries_.high(tile.first_query);
+  const uint8_t* factor = block_params ? work.factor : queries_.factor(tile.first_query);
   for (size_t s = 0; s < n_segments; ++s) {
     const Segment& segment = segments[s];
     const size_t first = static_cast<size_t>(segment.group_begin) * 16;
     const int n_groups = segment.group_end - segment.group_begin;
     kernels_.scan(keys.packed + segment.group_begin * kGroupBytes, n_groups,
-                  block_params ? n_groups : queries_.n_wide(tile.first_query, n, s), lo + first, hi + first,
-                  table_bytes, tile.n_queries, work.sums);
+                  block_params ? n_groups : queries_.n_wide(tile.first_query, n, s), low + first, high + first,
+                  factor + segment.group_begin, stride, tile.n_queries, work.sums);
     const bool token_params = segment.token_params >= 0;
     const float* scale = token_params ? work.key_params + segment.token_params : nullptr;
     const float* zero = token_params ? scale + kBlockTokens : nullptr;

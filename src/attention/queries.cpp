@@ -9,25 +9,52 @@ namespace headq {
 
 namespace {
 
-// Of the variance of a score's error. It is a mean over tokens and queries: where few tokens hold most
-// of it, the share of the others' is several times this, and must stay below 1 %.
-constexpr float kTableShare = 0.0005f;
+// How many groups have to be wide so that the integers of all are off by at most `variance`, and what an
+// integer is then worth. One that is worth u is off by u^2 / 12; those of a narrow group are worth at most
+// largest / kNarrowTop + unit.
+int split_groups(const float* largest, int n_groups, float variance, float* unit) {
+  const float finest = *std::max_element(largest, largest + n_groups) / static_cast<float>(kTableTop);
+  float top = 0.0f, sum = 0.0f, sum2 = 0.0f;
+  *unit = finest;
+  int n_wide = n_groups;
+  for (; n_wide > 0; --n_wide) {
+    const float worth = largest[n_wide - 1] / kNarrowTop;
+    top = std::max(top, worth);
+    sum += worth;
+    sum2 += worth * worth;
+    const float u = std::max(top / kMostFactor, finest);
+    const float off = (sum2 + 2.0f * u * sum + u * u * static_cast<float>(n_groups)) / 12.0f;
+    if (!(off <= variance)) break;
+    *unit = u;
+  }
+  return n_wide;
+}
 
 }  // namespace
 
-void make_tables(const Codec& codec, const Kernels& kernels, const float* c, float score_error,
-                 float* tables, uint8_t* lo, uint8_t* hi, float* units, int* n_wide) {
-  // The sum of n_groups integers is off by n_groups / 12 units squared.
-  const float coarse =
-      score_error * std::sqrt(12.0f * kTableShare / static_cast<float>(codec.layout().n_groups));
-  for (const Segment& segment : codec.segments()) {
-    const float largest = kernels.make_tables(codec.term_begin().data(), codec.patterns().data(), c,
-                                              segment.group_begin, segment.group_end, tables);
-    const float unit = std::max(largest / static_cast<float>(kTableTop), coarse);
-    *units++ = unit;
+void make_tables(const Codec& codec, const Kernels& kernels, const float* c, float score_error, float* work,
+                 const QueryTables& out) {
+  const float variance = kTableShare * score_error * score_error / static_cast<float>(codec.layout().n_groups);
+  for (size_t s = 0; s < codec.segments().size(); ++s) {
+    const Segment& segment = codec.segments()[s];
+    const int n = segment.group_end - segment.group_begin;
+    float* largest = work + n * 16;
+    float* inv_units = largest + n;
+    kernels.make_tables(codec.term_begin().data(), codec.patterns().data(), c, segment.group_begin,
+                        segment.group_end, work, largest);
+    float unit;
+    const int n_wide = split_groups(largest, n, variance * static_cast<float>(n), &unit);
+    const float inv_unit = unit > 0.0f ? 1.0f / unit : 0.0f;
+    uint8_t* factor = out.factor + segment.group_begin;
+    for (int g = 0; g < n; ++g) {
+      const float needed = g < n_wide ? 1.0f : std::ceil(largest[g] / kNarrowTop * inv_unit);
+      factor[g] = static_cast<uint8_t>(std::clamp(needed, 1.0f, static_cast<float>(kMostFactor)));
+      inv_units[g] = inv_unit / static_cast<float>(factor[g]);
+    }
     const size_t first = static_cast<size_t>(segment.group_begin) * 16;
-    *n_wide++ = kernels.quantise_tables(tables, segment.group_end - segment.group_begin,
-                                        largest > 0.0f ? 1.0f / unit : 0.0f, lo + first, hi + first);
+    kernels.quantise_tables(work, n, n_wide, inv_units, out.low + first, out.high + first);
+    out.units[s] = unit;
+    out.n_wide[s] = n_wide;
   }
 }
 
@@ -65,8 +92,9 @@ void Queries::prepare(const LayerCache& cache, const Kernels& kernels, const Att
   if (tables) {
     grow(units_, n * sizes_.n_segments);
     grow(n_wide_, n * sizes_.n_segments);
-    grow(lo_, n * table_bytes());
-    grow(hi_, n * table_bytes());
+    grow(low_, n * n_groups() * 16);
+    grow(high_, n * n_groups() * 16);
+    grow(factor_, n * n_groups());
   }
 
   const float scale = in.softcap != 0.0f ? in.scale / in.softcap : in.scale;
@@ -78,7 +106,7 @@ void Queries::prepare(const LayerCache& cache, const Kernels& kernels, const Att
     const size_t row = task % n_rows_, kv_head = task / n_rows_ % n_kv_heads_;
     const size_t stream = task / n_rows_ / n_kv_heads_;
     std::vector<float>& work = work_[static_cast<size_t>(thread)];
-    grow(work, sizes_.n_groups * 16 + n_terms + n_unpacked);
+    grow(work, table_work_floats(n_groups()) + n_terms + n_unpacked);
     for (size_t g = 0; g < group_; ++g) {
       const size_t i = task * group_ + g;
       const float* from = in.q + stream * in.q_stream + row * in.q_row + (kv_head * group_ + g) * in.q_head;
@@ -90,13 +118,16 @@ void Queries::prepare(const LayerCache& cache, const Kernels& kernels, const Att
       float* coef = coef_.data() + i * sizes_.n_coef;
       shared_[i] = codec.analyse(q, coef, zero_coef_.data() + i * sizes_.n_segments);
       if (!tables || codec.has_block_params()) continue;
-      float* c = work.data() + sizes_.n_groups * 16;
+      float* c = work.data() + table_work_floats(n_groups());
       float* unpacked = c + n_terms;
       codec.unpack(nullptr, unpacked);
       codec.term_coefficients(coef, unpacked, c);
       make_tables(codec, kernels, c, codec.score_error(coef), work.data(),
-                  lo_.data() + i * table_bytes(), hi_.data() + i * table_bytes(),
-                  units_.data() + i * sizes_.n_segments, n_wide_.data() + i * sizes_.n_segments);
+                  {.low = low_.data() + i * n_groups() * 16,
+                   .high = high_.data() + i * n_groups() * 16,
+                   .factor = factor_.data() + i * n_groups(),
+                   .units = units_.data() + i * sizes_.n_segments,
+                   .n_wide = n_wide_.data() + i * sizes_.n_segments});
     }
   });
 }

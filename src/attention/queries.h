@@ -33,9 +33,10 @@ class Queries {
   size_t coef_stride() const { return sizes_.n_coef; }
   const float* zero_coef(size_t i) const { return zero_coef_.data() + i * sizes_.n_segments; }
   float shared(size_t i) const { return shared_[i]; }
-  const uint8_t* lo(size_t i) const { return lo_.data() + i * table_bytes(); }
-  const uint8_t* hi(size_t i) const { return hi_.data() + i * table_bytes(); }
-  size_t table_bytes() const { return sizes_.n_groups * 16; }
+  size_t n_groups() const { return sizes_.n_groups; }  // of a query's tables, the largest over heads
+  const int8_t* low(size_t i) const { return low_.data() + i * n_groups() * 16; }
+  const int8_t* high(size_t i) const { return high_.data() + i * n_groups() * 16; }
+  const uint8_t* factor(size_t i) const { return factor_.data() + i * n_groups(); }
   const float* units(size_t i) const { return units_.data() + i * sizes_.n_segments; }
   // Wide groups of segment s for n queries from query i on.
   int n_wide(size_t i, size_t n, size_t s) const;
@@ -49,17 +50,29 @@ class Queries {
   Sizes sizes_;  // the largest over the KV heads
   std::vector<float> q_, coef_, zero_coef_, shared_, units_;
   std::vector<int> n_wide_;
-  std::vector<uint8_t> lo_, hi_;
+  std::vector<int8_t> low_, high_;
+  std::vector<uint8_t> factor_;
   std::vector<std::vector<float>> work_;  // by thread
 };
 
-// Integer tables of one query from the coefficients c of a codec's terms: bytes lo and hi
-// [n_groups][16], what an integer of each segment is worth and how many of its groups are wide, units
-// and n_wide [segments]. tables: work space [n_groups][16].
-//
-// An integer is worth as little as it can be, or as much as the codec's own error of the scores,
-// score_error (Codec::score_error), allows: the tables then add kTableShare to its variance.
-void make_tables(const Codec& codec, const Kernels& kernels, const float* c, float score_error,
-                 float* tables, uint8_t* lo, uint8_t* hi, float* units, int* n_wide);
+// What narrow tables may add to the variance of a score's error: a mean over tokens and queries, well below
+// the 1 % that all integers together may add.
+inline constexpr float kTableShare = 0.002f;
+
+// Integer tables of one query as Kernels::scan reads them, what an integer of each segment is worth and
+// how many of its groups are wide.
+struct QueryTables {
+  int8_t* low;      // [n_groups][16]
+  int8_t* high;     // [n_groups][16]
+  uint8_t* factor;  // [n_groups]
+  float* units;     // [segments]
+  int* n_wide;      // [segments]
+};
+
+// Makes them from the coefficients c of a codec's terms. Groups are narrow where the codec's own error of
+// the scores (Codec::score_error) allows. work: table_work_floats(n_groups).
+void make_tables(const Codec& codec, const Kernels& kernels, const float* c, float score_error, float* work,
+                 const QueryTables& out);
+inline size_t table_work_floats(size_t n_groups) { return n_groups * (16 + 2); }
 
 }  // namespace headq

@@ -105,27 +105,27 @@ TEST_P(KernelLevels, TablesAndTheirIntegers) {
   std::mt19937 random(3);
   for (int n_groups : {1, 2, 3, 5, 16, 33}) {
     TableCase in = random_tables(n_groups, random);
-    const size_t n = static_cast<size_t>(n_groups) * 16;
-    Guarded<float> got(n), wanted(n);
-    const float max = kernels().make_tables(in.term_begin.data(), in.patterns.get(), in.c.get(), 0,
-                                            n_groups, got.get());
-    ASSERT_EQ(max, kScalarKernels.make_tables(in.term_begin.data(), in.patterns.get(), in.c.get(),
-                                              0, n_groups, wanted.get()));
-    ASSERT_TRUE(got.same_bits(wanted));
-    ASSERT_TRUE(got.intact());
-    if (max == 0.0f) continue;
-    // The integers as the level's own scan reads them, every entry of every table in turn.
-    const float inv = static_cast<float>(kTableTop) / max;
-    Guarded<uint8_t> lo(n), hi(n);
-    kernels().quantise_tables(wanted.get(), n_groups, inv, lo.get(), hi.get());
-    ASSERT_TRUE(lo.intact() && hi.intact());
-    for (int g = 0; g < n_groups; ++g) {
-      uint8_t codes[32];
-      for (int t = 0; t < 32; ++t) codes[t] = static_cast<uint8_t>(t % 16 * 17);
-      int32_t sums[64];
-      kernels().scan(codes, 1, 1, lo.get() + g * 16, hi.get() + g * 16, 0, 1, sums);
-      for (int t = 0; t < 64; ++t) {
-        ASSERT_EQ(sums[t], std::lrint(wanted.get()[g * 16 + t % 16] * inv)) << "group " << g << ", token " << t;
+    const size_t n = static_cast<size_t>(n_groups);
+    Guarded<float> got(n * 16), wanted(n * 16), largest(n), wanted_largest(n);
+    kernels().make_tables(in.term_begin.data(), in.patterns.get(), in.c.get(), 0, n_groups, got.get(),
+                          largest.get());
+    kScalarKernels.make_tables(in.term_begin.data(), in.patterns.get(), in.c.get(), 0, n_groups, wanted.get(),
+                               wanted_largest.get());
+    ASSERT_TRUE(got.same_bits(wanted) && largest.same_bits(wanted_largest));
+    ASSERT_TRUE(got.intact() && largest.intact());
+    for (int n_wide : {0, n_groups / 2, n_groups}) {
+      std::vector<float> inv;
+      for (int g = 0; g < n_groups; ++g) {
+        const float top = static_cast<float>(g < n_wide ? kTableTop : kNarrowTop);
+        const float most = largest.get()[g];
+        inv.push_back(most > 0.0f ? top / most : 0.0f);
+      }
+      Guarded<int8_t> low(n * 16), high(n * 16);
+      kernels().quantise_tables(wanted.get(), n_groups, n_wide, inv.data(), low.get(), high.get());
+      ASSERT_TRUE(low.intact() && high.intact());
+      for (size_t i = 0; i < n * 16; ++i) {
+        ASSERT_EQ(low.get()[i] + kHighFactor * high.get()[i], std::lrint(wanted.get()[i] * inv[i / 16])) << i;
+        ASSERT_TRUE(high.get()[i] == 0 || static_cast<int>(i / 16) < n_wide) << i;
       }
     }
   }
@@ -135,63 +135,43 @@ TEST_P(KernelLevels, ScanSumsAreExact) {
   std::mt19937 random(4);
   for (int n_groups : {1, 2, 3, 4, 7, 8, 31, 32, 33, 64, 128, 255, 256, 257, 511, 512, 513, 530}) {
     for (int n_queries : {1, 2, 3, 4, 7}) {
-      const size_t n = static_cast<size_t>(n_groups) * 16, stride = n + 16;
-      auto codes = filled<uint8_t>(n * 2, [&] { return static_cast<uint8_t>(random()); });
-      // The largest entries everywhere in every other case: where sums of 16 bits would overflow.
-      const bool extreme = n_groups % 2 == 0;
-      Guarded<uint8_t> lo(stride * static_cast<size_t>(n_queries)), hi(lo.size());
-      std::vector<std::vector<float>> tables;
-      for (int q = 0; q < n_queries; ++q) {
-        std::vector<float> table(n);
-        for (float& x : table) {
-          x = static_cast<float>(extreme ? kTableTop : static_cast<int>(random() % (2 * kTableTop + 1)) - kTableTop);
-          if (extreme && q % 2 == 1) x = -x;
+      for (int n_wide : {0, 1, 3, 4, 30, 280, n_groups}) {
+        if (n_wide > n_groups) continue;
+        const size_t n = static_cast<size_t>(n_groups), stride = n + 1, queries = static_cast<size_t>(n_queries);
+        auto codes = filled<uint8_t>(n * 32, [&] { return static_cast<uint8_t>(random()); });
+        // The largest entries everywhere in every other case: where sums of 16 bits would overflow.
+        const bool extreme = n_groups % 2 == 0;
+        auto low = filled<int8_t>(queries * stride * 16, [&] {
+          return static_cast<int8_t>(extreme ? kNarrowTop : static_cast<int>(random() % 255) - 127);
+        });
+        auto high = filled<int8_t>(low.size(), [&] {
+          return static_cast<int8_t>(extreme ? -kNarrowTop : static_cast<int>(random() % 255) - 127);
+        });
+        auto factor = filled<uint8_t>(queries * stride, [&] {
+          return static_cast<uint8_t>(extreme ? kMostFactor : random() % kMostFactor + 1);
+        });
+        for (size_t i = 0; i < factor.size(); ++i) {
+          if (static_cast<int>(i % stride) < n_wide) factor.get()[i] = 1;
         }
-        const size_t at = static_cast<size_t>(q) * stride;
-        kernels().quantise_tables(table.data(), n_groups, 1.0f, lo.get() + at, hi.get() + at);
-        tables.push_back(table);
-      }
-      Guarded<int32_t> sums(static_cast<size_t>(n_queries) * 64);
-      kernels().scan(codes.get(), n_groups, n_groups, lo.get(), hi.get(), stride, n_queries, sums.get());
-      ASSERT_TRUE(sums.intact());
-      for (int q = 0; q < n_queries; ++q) {
-        for (int t = 0; t < 64; ++t) {
-          int64_t wanted = 0;
-          for (int g = 0; g < n_groups; ++g) {
-            const int nibble = codes.get()[g * 32 + t % 32] >> (t / 32 * 4) & 15;
-            wanted += std::lrint(tables[static_cast<size_t>(q)][static_cast<size_t>(g * 16 + nibble)]);
+        for (size_t i = 0; i < high.size(); ++i) {  // only in wide groups, and not in all of these
+          if (static_cast<int>(i / 16 % stride) >= n_wide || i / 16 % 5 == 4) high.get()[i] = 0;
+        }
+        Guarded<int32_t> sums(queries * 64);
+        kernels().scan(codes.get(), n_groups, n_wide, low.get(), high.get(), factor.get(), stride, n_queries,
+                       sums.get());
+        ASSERT_TRUE(sums.intact());
+        for (size_t q = 0; q < queries; ++q) {
+          for (size_t t = 0; t < 64; ++t) {
+            int64_t wanted = 0;
+            for (size_t g = 0; g < n; ++g) {
+              const size_t nibble = codes.get()[g * 32 + t % 32] >> (t / 32 * 4) & 15;
+              const size_t entry = (q * stride + g) * 16 + nibble;
+              wanted += factor.get()[q * stride + g] * low.get()[entry] + kHighFactor * high.get()[entry];
+            }
+            ASSERT_EQ(sums.get()[q * 64 + t], wanted)
+                << n_groups << " groups, " << n_wide << " wide, query " << q << ", token " << t;
           }
-          ASSERT_EQ(sums.get()[q * 64 + t], wanted) << n_groups << " groups, query " << q << ", token " << t;
         }
-      }
-    }
-  }
-}
-
-TEST_P(KernelLevels, NarrowGroupsAreSaidByTheirLowBytes) {
-  std::mt19937 random(14);
-  for (int n_groups : {1, 4, 6, 33, 300}) {
-    for (int wide : {0, 1, 3, 4, 5, 31, 280}) {
-      if (wide > n_groups) continue;
-      const size_t n = static_cast<size_t>(n_groups) * 16;
-      auto codes = filled<uint8_t>(n * 2, [&] { return static_cast<uint8_t>(random()); });
-      std::vector<float> table(n);
-      for (size_t i = 0; i < n; ++i) {
-        const int top = static_cast<int>(i) < wide * 16 ? kTableTop : kNarrowTop;
-        table[i] = static_cast<float>(static_cast<int>(random() % static_cast<unsigned>(2 * top + 1)) - top);
-      }
-      for (int g = 0; g < n_groups; ++g) table[static_cast<size_t>(g) * 16 + 7] = g < wide ? -128.0f : -127.0f;
-      Guarded<uint8_t> lo(n), hi(n);
-      ASSERT_EQ(kernels().quantise_tables(table.data(), n_groups, 1.0f, lo.get(), hi.get()), wide);
-      Guarded<int32_t> sums(64);
-      kernels().scan(codes.get(), n_groups, wide, lo.get(), hi.get(), n, 1, sums.get());
-      for (int t = 0; t < 64; ++t) {
-        int64_t wanted = 0;
-        for (int g = 0; g < n_groups; ++g) {
-          const int nibble = codes.get()[g * 32 + t % 32] >> (t / 32 * 4) & 15;
-          wanted += std::lrint(table[static_cast<size_t>(g * 16 + nibble)]);
-        }
-        ASSERT_EQ(sums.get()[t], wanted) << n_groups << " groups, " << wide << " wide, token " << t;
       }
     }
   }
