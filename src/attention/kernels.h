@@ -32,6 +32,7 @@ inline constexpr int kMostFactor = 8;    // the sum of 32 narrow groups fits 16 
 // asks for those this many bytes on.
 inline constexpr int kFetchAhead = 4096;
 
+inline constexpr int kProductTop = 32639;  // 127 * 256 + 127
 inline constexpr int kWeightTop = 32639;  // 127 * 256 + 127: two signed bytes with base 256
 inline constexpr int kWeightBytes = 128;
 inline constexpr int kMostValueBlocks = 16;
@@ -62,6 +63,15 @@ struct Kernels {
   void (*scan)(const uint8_t* codes, int n_groups, int n_wide, const int8_t* low, const int8_t* high,
                const uint8_t* factor, size_t stride, int n, int32_t* sums);
 
+  // The integers C = rint(halves[i] * factors[i] / unit) as C = low + 256 * high, n of them (a multiple of
+  // 8); |C| <= kProductTop. Returns the unit; 0 when all are 0.
+  float (*quantise_products)(const float* halves, const float* factors, int n, int8_t* low, int8_t* high);
+
+  // sums[i][t] = sum_g A_ig (nibble g of t & 3) + B_ig (nibble g of t >> 2) for the tokens of a block and n
+  // queries, A and B of these as integers in the order of Segment::half_index, [n][stride].
+  void (*scan_products)(const uint8_t* codes, int n_groups, const int8_t* low, const int8_t* high,
+                        size_t stride, int n, int32_t* sums);
+
   // out[t] += unit * sums[t], or scale[t] * (unit * sums[t]) + zero[t] * z with parameters of tokens.
   void (*add_sums)(const int32_t* sums, float unit, const float* scale, const float* zero, float z,
                    float* out);
@@ -81,8 +91,8 @@ struct Kernels {
   void (*value_dots)(const uint8_t* const* codes, int n_blocks, const int* group, const int8_t* tables,
                      int n_sums, const uint8_t* w, int n_queries, float* out);
 
-  // Dot product over 64 elements.
-  float (*dot64)(const float* a, const float* b);
+  // Dot product over n elements, a multiple of 16.
+  float (*dot)(const float* a, const float* b, int n);
 
   // out[t] = q . row t for n f16 rows of `stride` elements (a multiple of 16).
   void (*dense_scores)(const uint16_t* rows, int stride, int n, const float* q, float* out);

@@ -127,9 +127,9 @@ struct WordSums {
   }
 };
 
-// sums[t] += low + kHighFactor * high for 32 tokens.
-void join_sums(const WordSums& low, const WordSums& high, int32_t* sums) {
-  const __m256i base = _mm256_set1_epi32(kHighFactor);
+// sums[t] += low + factor * high for 32 tokens.
+void join_sums(const WordSums& low, const WordSums& high, int factor, int32_t* sums) {
+  const __m256i base = _mm256_set1_epi32(factor);
   const auto widened = [](__m256i words, int half) {
     return _mm256_cvtepi16_epi32(half == 0 ? _mm256_castsi256_si128(words) : _mm256_extracti128_si256(words, 1));
   };
@@ -174,7 +174,7 @@ void scan_half(const uint8_t* codes, int half, int n_groups, int n_wide, const i
     for (; g + 1 < end && g < n_wide; g += 2) add_pair.template operator()<true, true>(g);
     for (; g + 1 < end; g += 2) add_pair.template operator()<false, true>(g);
     if (g < end) add_pair.template operator()<true, false>(g);
-    for (int q = 0; q < kQueries; ++q) join_sums(low_sum[q], high_sum[q], sums + q * 64 + half * 32);
+    for (int q = 0; q < kQueries; ++q) join_sums(low_sum[q], high_sum[q], kHighFactor, sums + q * 64 + half * 32);
   }
 }
 
@@ -193,6 +193,78 @@ void scan(const uint8_t* codes, int n_groups, int n_wide, const int8_t* low, con
   };
   while (n >= 3) queries.template operator()<3>();
   while (n > 0) queries.template operator()<1>();
+}
+
+float quantise_products(const float* halves, const float* factors, int n, int8_t* low, int8_t* high) {
+  const auto product = [&](int i) { return _mm256_mul_ps(_mm256_loadu_ps(halves + i), _mm256_loadu_ps(factors + i)); };
+  const __m256 magnitude = _mm256_castsi256_ps(_mm256_set1_epi32(0x7fffffff));
+  __m256 most = _mm256_setzero_ps();
+  for (int i = 0; i < n; i += 8) most = _mm256_max_ps(_mm256_and_ps(product(i), magnitude), most);
+  const float largest = max_of(most);
+  const __m256 inv_unit = _mm256_set1_ps(largest > 0.0f ? static_cast<float>(kProductTop) / largest : 0.0f);
+  for (int i = 0; i < n; i += 8) {
+    const __m256i c = _mm256_cvtps_epi32(_mm256_mul_ps(product(i), inv_unit));
+    const __m256i h = _mm256_srai_epi32(_mm256_add_epi32(c, _mm256_set1_epi32(128)), 8);
+    const __m256i l = _mm256_sub_epi32(c, _mm256_slli_epi32(h, 8));
+    const __m256i words = _mm256_packs_epi32(l, h);  // of each lane: 4 low, 4 high
+    const __m256i bytes = _mm256_permutevar8x32_epi32(_mm256_packs_epi16(words, words),
+                                                      _mm256_setr_epi32(0, 4, 1, 5, 0, 4, 1, 5));
+    _mm_storel_epi64(reinterpret_cast<__m128i*>(low + i), _mm256_castsi256_si128(bytes));
+    _mm_storel_epi64(reinterpret_cast<__m128i*>(high + i), _mm_unpackhi_epi64(_mm256_castsi256_si128(bytes), _mm256_castsi256_si128(bytes)));
+  }
+  return largest / static_cast<float>(kProductTop);
+}
+
+// The 32 tokens of low (half 0) or high nibbles.
+template <int kQueries>
+void scan_products_half(const uint8_t* codes, int half, int n_groups, const int8_t* low, const int8_t* high,
+                        size_t stride, int32_t* sums) {
+  constexpr int kMostGroups = 40;  // of 2 * 3 * 128 each, within 16 bits
+  const __m256i three = _mm256_set1_epi8(3);
+  for (int begin = 0; begin < n_groups; begin += kMostGroups) {
+    const int end = n_groups - begin < kMostGroups ? n_groups : begin + kMostGroups;
+    WordSums l[kQueries], h[kQueries];
+    for (int g = begin; g < end; g += 2) {
+      const bool both = g + 1 < end;
+      if (half == 0) __builtin_prefetch(codes + g * 32 + kFetchAhead);
+      const __m256i c0 = load256(codes + g * 32);
+      const __m256i c1 = both ? load256(codes + g * 32 + 32) : _mm256_setzero_si256();
+      for (int i = 0; i < 2; ++i) {
+        __m256i n = i == 0 ? _mm256_unpacklo_epi8(c0, c1) : _mm256_unpackhi_epi8(c0, c1);
+        if (half == 1) n = _mm256_srli_epi16(n, 4);
+        const __m256i x = _mm256_and_si256(n, three), y = _mm256_and_si256(_mm256_srli_epi16(n, 2), three);
+        for (size_t q = 0; q < kQueries; ++q) {
+          const size_t at = q * stride + static_cast<size_t>(g / 4 * 8 + g % 4);
+          const auto dots = [&](__m256i sum, const int8_t* of) {
+            int16_t a, b;
+            std::memcpy(&a, of + at, sizeof(a));
+            std::memcpy(&b, of + at + 4, sizeof(b));
+            sum = _mm256_add_epi16(sum, _mm256_maddubs_epi16(x, _mm256_set1_epi16(a)));
+            return _mm256_add_epi16(sum, _mm256_maddubs_epi16(y, _mm256_set1_epi16(b)));
+          };
+          l[q].v[i] = dots(l[q].v[i], low);
+          h[q].v[i] = dots(h[q].v[i], high);
+        }
+      }
+    }
+    for (int q = 0; q < kQueries; ++q) join_sums(l[q], h[q], 256, sums + q * 64 + half * 32);
+  }
+}
+
+void scan_products(const uint8_t* codes, int n_groups, const int8_t* low, const int8_t* high, size_t stride,
+                   int n, int32_t* sums) {
+  std::memset(sums, 0, static_cast<size_t>(n) * 64 * sizeof(int32_t));
+  const auto queries = [&]<int kQueries>() {
+    for (int half = 0; half < 2; ++half) {
+      scan_products_half<kQueries>(codes, half, n_groups, low, high, stride, sums);
+    }
+    low += kQueries * stride;
+    high += kQueries * stride;
+    sums += kQueries * 64;
+    n -= kQueries;
+  };
+  while (n >= 2) queries.template operator()<2>();
+  if (n == 1) queries.template operator()<1>();
 }
 
 void add_sums(const int32_t* sums, float unit, const float* scale, const float* zero, float z,
@@ -327,9 +399,9 @@ void value_dots(const uint8_t* const* codes, int n_blocks, const int* group, con
   }
 }
 
-float dot64(const float* a, const float* b) {
+float dot(const float* a, const float* b, int n) {
   Lanes s;
-  for (int i = 0; i < 64; i += 16) {
+  for (int i = 0; i < n; i += 16) {
     s.a = _mm256_add_ps(s.a, _mm256_mul_ps(_mm256_loadu_ps(a + i), _mm256_loadu_ps(b + i)));
     s.b = _mm256_add_ps(s.b, _mm256_mul_ps(_mm256_loadu_ps(a + i + 8), _mm256_loadu_ps(b + i + 8)));
   }
@@ -512,11 +584,13 @@ const Kernels kAvx2Kernels = {
     .make_tables = make_tables,
     .quantise_tables = quantise_tables,
     .scan = scan,
+    .quantise_products = quantise_products,
+    .scan_products = scan_products,
     .add_sums = add_sums,
     .max_weight = max_weight,
     .quantise_weights = quantise_weights,
     .value_dots = value_dots,
-    .dot64 = dot64,
+    .dot = dot,
     .dense_scores = dense_scores,
     .dense_accumulate = dense_accumulate,
     .max_score = max_score,

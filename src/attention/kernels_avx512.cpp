@@ -194,6 +194,91 @@ void scan(const uint8_t* codes, int n_groups, int n_wide, const int8_t* low, con
   if (n == 1) queries.template operator()<1>();
 }
 
+float quantise_products(const float* halves, const float* factors, int n, int8_t* low, int8_t* high) {
+  const auto product = [&](int i) {
+    const __mmask16 live = n - i >= 16 ? 0xffff : 0x00ff;
+    return _mm512_mul_ps(_mm512_maskz_loadu_ps(live, halves + i), _mm512_maskz_loadu_ps(live, factors + i));
+  };
+  __m512 most = _mm512_setzero_ps();
+  for (int i = 0; i < n; i += 16) most = _mm512_max_ps(_mm512_abs_ps(product(i)), most);
+  const float largest = _mm512_reduce_max_ps(most);
+  const __m512 inv_unit = _mm512_set1_ps(largest > 0.0f ? static_cast<float>(kProductTop) / largest : 0.0f);
+  for (int i = 0; i < n; i += 16) {
+    const __mmask16 live = n - i >= 16 ? 0xffff : 0x00ff;
+    const __m512i c = _mm512_cvtps_epi32(_mm512_mul_ps(product(i), inv_unit));
+    _mm512_mask_cvtepi32_storeu_epi8(low + i, live, c);
+    _mm512_mask_cvtepi32_storeu_epi8(high + i, live,
+                                     _mm512_srai_epi32(_mm512_add_epi32(c, _mm512_set1_epi32(128)), 8));
+  }
+  return largest / static_cast<float>(kProductTop);
+}
+
+// sum += products with the four bytes at p in every lane; see add_dots.
+__m512i add_dots_with(__m512i sum, __m512i u, const int8_t* p) {
+  asm("vpdpbusd (%2)%{1to16%}, %1, %0" : "+v"(sum) : "v"(u), "r"(p), "m"(*reinterpret_cast<const int8_t(*)[4]>(p)));
+  return sum;
+}
+
+template <int kQueries>
+void scan_products_of(const uint8_t* codes, int n_groups, const int8_t* low, const int8_t* high,
+                      size_t stride, int32_t* sums) {
+  const __m512i order_a = interleave_order(0), order_b = interleave_order(16), three = _mm512_set1_epi8(3);
+  __m512i l[kQueries][4], h[kQueries][4];
+  HEADQ_UNROLL
+  for (int q = 0; q < kQueries; ++q) {
+    HEADQ_UNROLL
+    for (int i = 0; i < 4; ++i) l[q][i] = h[q][i] = _mm512_setzero_si512();
+  }
+  for (int g = 0; g < n_groups; g += 4, codes += 128, low += 8, high += 8) {
+    __m512i first, second;
+    if (n_groups - g >= 4) {
+      __builtin_prefetch(codes + kFetchAhead);
+      __builtin_prefetch(codes + kFetchAhead + 64);
+      first = _mm512_loadu_si512(codes);
+      second = _mm512_loadu_si512(codes + 64);
+    } else {
+      const int left = (n_groups - g) * 32;
+      first = _mm512_maskz_loadu_epi8(left >= 64 ? kAllBytes : (__mmask64{1} << left) - 1u, codes);
+      second = left > 64 ? _mm512_zextsi256_si512(load256(codes + 64)) : _mm512_setzero_si512();
+    }
+    const __m512i bytes[2] = {_mm512_permutex2var_epi8(first, order_a, second),
+                              _mm512_permutex2var_epi8(first, order_b, second)};
+    HEADQ_UNROLL
+    for (int i = 0; i < 4; ++i) {  // tokens 0-15, 16-31 by low nibbles, 32-47, 48-63 by high ones
+      const __m512i b = i < 2 ? bytes[i % 2] : _mm512_srli_epi16(bytes[i % 2], 4);
+      const __m512i x = _mm512_and_si512(b, three);
+      const __m512i y = _mm512_and_si512(_mm512_srli_epi16(b, 2), three);
+      HEADQ_UNROLL
+      for (int q = 0; q < kQueries; ++q) {
+        const size_t at = static_cast<size_t>(q) * stride;
+        l[q][i] = add_dots_with(add_dots_with(l[q][i], x, low + at), y, low + at + 4);
+        h[q][i] = add_dots_with(add_dots_with(h[q][i], x, high + at), y, high + at + 4);
+      }
+    }
+  }
+  HEADQ_UNROLL
+  for (int q = 0; q < kQueries; ++q) {
+    HEADQ_UNROLL
+    for (int i = 0; i < 4; ++i) {
+      _mm512_storeu_si512(sums + q * 64 + i * 16, _mm512_add_epi32(l[q][i], _mm512_slli_epi32(h[q][i], 8)));
+    }
+  }
+}
+
+void scan_products(const uint8_t* codes, int n_groups, const int8_t* low, const int8_t* high, size_t stride,
+                   int n, int32_t* sums) {
+  const auto queries = [&]<int kQueries>() {
+    scan_products_of<kQueries>(codes, n_groups, low, high, stride, sums);
+    low += kQueries * stride;
+    high += kQueries * stride;
+    sums += kQueries * 64;
+    n -= kQueries;
+  };
+  while (n >= 3) queries.template operator()<3>();
+  if (n == 2) queries.template operator()<2>();
+  if (n == 1) queries.template operator()<1>();
+}
+
 void add_sums(const int32_t* sums, float unit, const float* scale, const float* zero, float z,
               float* out) {
   for (int t = 0; t < 64; t += 16) {
@@ -393,9 +478,9 @@ void value_dots(const uint8_t* const* codes, int n_blocks, const int* group, con
   }
 }
 
-float dot64(const float* a, const float* b) {
+float dot(const float* a, const float* b, int n) {
   __m512 s = _mm512_setzero_ps();
-  for (int i = 0; i < 64; i += 16) {
+  for (int i = 0; i < n; i += 16) {
     s = _mm512_add_ps(s, _mm512_mul_ps(_mm512_loadu_ps(a + i), _mm512_loadu_ps(b + i)));
   }
   return lane_sum(s);
@@ -587,11 +672,13 @@ const Kernels kAvx512Kernels = {
     .make_tables = make_tables,
     .quantise_tables = quantise_tables,
     .scan = scan,
+    .quantise_products = quantise_products,
+    .scan_products = scan_products,
     .add_sums = add_sums,
     .max_weight = max_weight,
     .quantise_weights = quantise_weights,
     .value_dots = value_dots,
-    .dot64 = dot64,
+    .dot = dot,
     .dense_scores = dense_scores,
     .dense_accumulate = dense_accumulate,
     .max_score = max_score,

@@ -123,19 +123,19 @@ struct WordSums {
   void clear() {
     for (int16x8_t& x : v) x = vdupq_n_s16(0);
   }
-  void add(int8x16_t table, uint8x16_t low, uint8x16_t high, int8x16_t factor) {
-    const int8x16_t a = vqtbl1q_s8(table, low), b = vqtbl1q_s8(table, high);
-    v[0] = vmlal_s8(v[0], vget_low_s8(a), vget_low_s8(factor));
-    v[1] = vmlal_high_s8(v[1], a, factor);
-    v[2] = vmlal_s8(v[2], vget_low_s8(b), vget_low_s8(factor));
-    v[3] = vmlal_high_s8(v[3], b, factor);
+  // x: of tokens by low and by high nibbles.
+  void add(const int8x16_t (&x)[2], int8x16_t factor) {
+    for (int i = 0; i < 2; ++i) {
+      v[2 * i] = vmlal_s8(v[2 * i], vget_low_s8(x[i]), vget_low_s8(factor));
+      v[2 * i + 1] = vmlal_high_s8(v[2 * i + 1], x[i], factor);
+    }
   }
 };
 
-// sums[t] += low + kHighFactor * high for 8 tokens.
-void join_sums(int16x8_t low, int16x8_t high, int32_t* sums) {
-  const int32x4_t a = vmlal_n_s16(vmovl_s16(vget_low_s16(low)), vget_low_s16(high), kHighFactor);
-  const int32x4_t b = vmlal_n_s16(vmovl_high_s16(low), vget_high_s16(high), kHighFactor);
+// sums[t] += low + factor * high for 8 tokens.
+void join_sums(int16x8_t low, int16x8_t high, int16_t factor, int32_t* sums) {
+  const int32x4_t a = vmlal_n_s16(vmovl_s16(vget_low_s16(low)), vget_low_s16(high), factor);
+  const int32x4_t b = vmlal_n_s16(vmovl_high_s16(low), vget_high_s16(high), factor);
   vst1q_s32(sums, vaddq_s32(vld1q_s32(sums), a));
   vst1q_s32(sums + 4, vaddq_s32(vld1q_s32(sums + 4), b));
 }
@@ -157,18 +157,21 @@ void scan_half(const uint8_t* codes, int n_groups, int n_wide, const int8_t* low
       const uint8x16_t n0 = vandq_u8(c, vdupq_n_u8(15)), n1 = vshrq_n_u8(c, 4);
       for (size_t i = 0; i < kQueries; ++i) {
         const size_t at = i * stride + static_cast<size_t>(g);
-        low_sum[i].add(vld1q_s8(low + at * 16), n0, n1, vdupq_n_s8(static_cast<int8_t>(factor[at])));
-        if (kWide) high_sum[i].add(vld1q_s8(high + at * 16), n0, n1, vdupq_n_s8(1));
+        const auto look_up = [&](const int8_t* table, WordSums& sum, int8_t by) {
+          const int8x16_t t = vld1q_s8(table + at * 16);
+          sum.add({vqtbl1q_s8(t, n0), vqtbl1q_s8(t, n1)}, vdupq_n_s8(by));
+        };
+        look_up(low, low_sum[i], static_cast<int8_t>(factor[at]));
+        if (kWide) look_up(high, high_sum[i], 1);
       }
     };
     int g = begin;
     for (; g < end && g < n_wide; ++g) add_group.template operator()<true>(g);
     for (; g < end; ++g) add_group.template operator()<false>(g);
     for (int i = 0; i < kQueries; ++i) {
-      join_sums(low_sum[i].v[0], high_sum[i].v[0], sums + i * 64);
-      join_sums(low_sum[i].v[1], high_sum[i].v[1], sums + i * 64 + 8);
-      join_sums(low_sum[i].v[2], high_sum[i].v[2], sums + i * 64 + 32);
-      join_sums(low_sum[i].v[3], high_sum[i].v[3], sums + i * 64 + 40);
+      for (int j = 0; j < 4; ++j) {
+        join_sums(low_sum[i].v[j], high_sum[i].v[j], kHighFactor, sums + i * 64 + j / 2 * 32 + j % 2 * 8);
+      }
     }
   }
 }
@@ -187,6 +190,68 @@ void scan(const uint8_t* codes, int n_groups, int n_wide, const int8_t* low, con
   };
   while (n >= 3) queries.template operator()<3>();
   while (n > 0) queries.template operator()<1>();
+}
+
+float quantise_products(const float* halves, const float* factors, int n, int8_t* low, int8_t* high) {
+  const auto product = [&](int i) { return vmulq_f32(vld1q_f32(halves + i), vld1q_f32(factors + i)); };
+  float32x4_t most = vdupq_n_f32(0.0f);
+  for (int i = 0; i < n; i += 4) most = vmaxq_f32(most, vabsq_f32(product(i)));
+  const float largest = vmaxvq_f32(most);
+  const float inv_unit = largest > 0.0f ? static_cast<float>(kProductTop) / largest : 0.0f;
+  for (int i = 0; i < n; i += 8) {
+    const int16x8_t c = vmovn_high_s32(vmovn_s32(vcvtnq_s32_f32(vmulq_n_f32(product(i), inv_unit))),
+                                       vcvtnq_s32_f32(vmulq_n_f32(product(i + 4), inv_unit)));
+    vst1_s8(low + i, vmovn_s16(c));
+    vst1_s8(high + i, vrshrn_n_s16(c, 8));
+  }
+  return largest / static_cast<float>(kProductTop);
+}
+
+// The 16 bytes of each group at codes + g * 32: tokens 0 to 15 of sums and, by the high nibbles, 32 to 47.
+template <int kQueries>
+void scan_products_half(const uint8_t* codes, int n_groups, const int8_t* low, const int8_t* high,
+                        size_t stride, int32_t* sums) {
+  constexpr int kMostGroups = 40;  // of 2 * 3 * 128 each, within 16 bits
+  for (int begin = 0; begin < n_groups; begin += kMostGroups) {
+    const int end = n_groups - begin < kMostGroups ? n_groups : begin + kMostGroups;
+    WordSums l[kQueries], h[kQueries];
+    for (int i = 0; i < kQueries; ++i) {
+      l[i].clear();
+      h[i].clear();
+    }
+    for (int g = begin; g < end; ++g) {
+      const uint8x16_t c = vld1q_u8(codes + g * 32), three = vdupq_n_u8(3);
+      const int8x16_t x[2] = {vreinterpretq_s8_u8(vandq_u8(c, three)),
+                              vreinterpretq_s8_u8(vandq_u8(vshrq_n_u8(c, 4), three))};
+      const int8x16_t y[2] = {vreinterpretq_s8_u8(vandq_u8(vshrq_n_u8(c, 2), three)),
+                              vreinterpretq_s8_u8(vshrq_n_u8(c, 6))};
+      for (size_t i = 0; i < kQueries; ++i) {
+        const size_t at = i * stride + static_cast<size_t>(g / 4 * 8 + g % 4);
+        l[i].add(x, vdupq_n_s8(low[at]));
+        l[i].add(y, vdupq_n_s8(low[at + 4]));
+        h[i].add(x, vdupq_n_s8(high[at]));
+        h[i].add(y, vdupq_n_s8(high[at + 4]));
+      }
+    }
+    for (int i = 0; i < kQueries; ++i) {
+      for (int j = 0; j < 4; ++j) join_sums(l[i].v[j], h[i].v[j], 256, sums + i * 64 + j / 2 * 32 + j % 2 * 8);
+    }
+  }
+}
+
+void scan_products(const uint8_t* codes, int n_groups, const int8_t* low, const int8_t* high, size_t stride,
+                   int n, int32_t* sums) {
+  for (int t = 0; t < 64 * n; ++t) sums[t] = 0;
+  const auto queries = [&]<int kQueries>() {
+    scan_products_half<kQueries>(codes, n_groups, low, high, stride, sums);
+    scan_products_half<kQueries>(codes + 16, n_groups, low, high, stride, sums + 16);
+    low += kQueries * stride;
+    high += kQueries * stride;
+    sums += kQueries * 64;
+    n -= kQueries;
+  };
+  while (n >= 2) queries.template operator()<2>();
+  if (n == 1) queries.template operator()<1>();
 }
 
 void add_sums(const int32_t* sums, float unit, const float* scale, const float* zero, float z,
@@ -327,9 +392,9 @@ void value_dots(const uint8_t* const* codes, int n_blocks, const int* group, con
   }
 }
 
-float dot64(const float* a, const float* b) {
+float dot(const float* a, const float* b, int n) {
   Lanes s = no_lanes();
-  for (int i = 0; i < 64; i += 16) add_products(s, load_lanes(a + i), load_lanes(b + i));
+  for (int i = 0; i < n; i += 16) add_products(s, load_lanes(a + i), load_lanes(b + i));
   return lane_sum(s);
 }
 
@@ -461,11 +526,13 @@ constexpr Kernels kernels_of(const char* name, decltype(Kernels::quantise_weight
       .make_tables = make_tables,
       .quantise_tables = quantise_tables,
       .scan = scan,
+      .quantise_products = quantise_products,
+      .scan_products = scan_products,
       .add_sums = add_sums,
       .max_weight = max_weight,
       .quantise_weights = weights_of,
       .value_dots = value_dots<kDots>,
-      .dot64 = dot64,
+      .dot = dot,
       .dense_scores = dense_scores,
       .dense_accumulate = dense_accumulate,
       .max_score = max_score,

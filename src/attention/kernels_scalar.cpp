@@ -76,6 +76,35 @@ void scan(const uint8_t* codes, int n_groups, int n_wide, const int8_t* low, con
   }
 }
 
+float quantise_products(const float* halves, const float* factors, int n, int8_t* low, int8_t* high) {
+  float largest = 0.0f;
+  for (int i = 0; i < n; ++i) {
+    const float magnitude = std::fabs(halves[i] * factors[i]);
+    largest = magnitude > largest ? magnitude : largest;
+  }
+  const float inv_unit = largest > 0.0f ? static_cast<float>(kProductTop) / largest : 0.0f;
+  for (int i = 0; i < n; ++i) {
+    const int c = static_cast<int>(std::nearbyintf(halves[i] * factors[i] * inv_unit));
+    low[i] = static_cast<int8_t>(c);
+    high[i] = static_cast<int8_t>((c - low[i]) >> 8);
+  }
+  return largest / static_cast<float>(kProductTop);
+}
+
+void scan_products(const uint8_t* codes, int n_groups, const int8_t* low, const int8_t* high, size_t stride,
+                   int n, int32_t* sums) {
+  for (int i = 0; i < n; ++i, low += stride, high += stride, sums += 64) {
+    for (int t = 0; t < 64; ++t) sums[t] = 0;
+    for (int g = 0; g < n_groups; ++g) {
+      const int a = g / 4 * 8 + g % 4, b = a + 4;
+      for (int t = 0; t < 64; ++t) {
+        const int n_t = nibble(codes, g, t);
+        sums[t] += (low[a] + 256 * high[a]) * (n_t & 3) + (low[b] + 256 * high[b]) * (n_t >> 2);
+      }
+    }
+  }
+}
+
 void add_sums(const int32_t* sums, float unit, const float* scale, const float* zero, float z,
               float* out) {
   for (int t = 0; t < 64; ++t) {
@@ -127,9 +156,9 @@ void value_dots(const uint8_t* const* codes, int n_blocks, const int* group, con
   }
 }
 
-float dot64(const float* a, const float* b) {
+float dot(const float* a, const float* b, int n) {
   float lane[kLanes] = {};
-  for (int i = 0; i < 64; ++i) lane[i % kLanes] += a[i] * b[i];
+  for (int i = 0; i < n; ++i) lane[i % kLanes] += a[i] * b[i];
   return lane_sum(lane);
 }
 
@@ -216,11 +245,13 @@ const Kernels kScalarKernels = {
     .make_tables = make_tables,
     .quantise_tables = quantise_tables,
     .scan = scan,
+    .quantise_products = quantise_products,
+    .scan_products = scan_products,
     .add_sums = add_sums,
     .max_weight = max_weight,
     .quantise_weights = quantise_weights,
     .value_dots = value_dots,
-    .dot64 = dot64,
+    .dot = dot,
     .dense_scores = dense_scores,
     .dense_accumulate = dense_accumulate,
     .max_score = max_score,

@@ -50,10 +50,7 @@ PieceContext::CodecSizes::CodecSizes(const SideStore& side) {
   const auto raise = [](size_t& size, size_t value) { size = std::max(size, value); };
   for (int head = 0; head < side.n_head() && !side.is_dense(); ++head) {
     const Codec& codec = side.codec(head);
-    raise(n_segments, codec.segments().size());
-    raise(n_terms, codec.patterns().size() / 16);
-    raise(n_unpacked, static_cast<size_t>(codec.n_unpacked()));
-    raise(n_groups, static_cast<size_t>(codec.layout().n_groups));
+    raise(n_halves, static_cast<size_t>(codec.n_halves()));
     raise(n_params, static_cast<size_t>(codec.layout().n_params));
     raise(n_sums, codec.sums().n());
     raise(n_coords, static_cast<size_t>(codec.n_coords()));
@@ -69,15 +66,11 @@ struct PieceContext::Work {
   // Scanning:
   int32_t* sums = nullptr;     // [queries][64]
   float* key_params = nullptr;  // [n_params] of the block
-  float* unpacked = nullptr;    // [n_unpacked]
-  float* c = nullptr;           // [n_terms]
-  float* tables = nullptr;      // table_work_floats(n_groups)
-  // The tables of all queries where the block's parameters matter:
-  int8_t* low = nullptr;        // [queries][n_groups][16]
+  float* factors = nullptr;     // [n_halves] of linear codecs, then zeros and the integer products
+  float* zeros = nullptr;       // [coef_stride]
+  int8_t* low = nullptr;        // [queries][n_halves]
   int8_t* high = nullptr;
-  uint8_t* factor = nullptr;    // [queries][n_groups]
-  float* units = nullptr;       // [queries][segments]
-  int* n_wide = nullptr;        // [segments] of a query, not looked at
+  float* units = nullptr;       // [queries]
   float* value_params = nullptr;     // [blocks][value n_params]
   uint8_t* w = nullptr;              // [blocks][queries][kWeightBytes]
   float* dots = nullptr;             // [queries][value sums]
@@ -109,14 +102,11 @@ PieceContext::Work PieceContext::work_at(float* base) const {
   if (scans_) {
     work.take(base, work.sums, n * kBlockTokens);
     work.take(base, work.key_params, key.n_params);
-    work.take(base, work.unpacked, key.n_unpacked);
-    work.take(base, work.c, key.n_terms);
-    work.take(base, work.tables, table_work_floats(key.n_groups));
-    work.take(base, work.low, n * key.n_groups * 16);
-    work.take(base, work.high, n * key.n_groups * 16);
-    work.take(base, work.factor, n * key.n_groups);
-    work.take(base, work.units, n * key.n_segments);
-    work.take(base, work.n_wide, key.n_segments);
+    work.take(base, work.factors, key.n_halves);
+    work.take(base, work.zeros, queries_.coef_stride());
+    work.take(base, work.low, n * key.n_halves);
+    work.take(base, work.high, n * key.n_halves);
+    work.take(base, work.units, n);
     work.take(base, work.value_params, kPieceBlocks * value.n_params);
     work.take(base, work.w, kPieceBlocks * n * kWeightBytes);
     work.take(base, work.dots, n * value.n_sums);
@@ -207,49 +197,54 @@ float* PieceContext::accumulators(float* partial, int query) const {
 
 // --- Scores
 
-// Scores of a packed block by tables, for all queries of the tile.
+// Sums of integers of a segment for all queries of the tile, to work.sums and work.units.
+void PieceContext::scan_segment(const BlockView& keys, const Tile& tile, size_t index, Work& work) const {
+  const Segment& segment = keys.codec->segments()[index];
+  const uint8_t* codes = keys.packed + segment.group_begin * kGroupBytes;
+  const size_t n = static_cast<size_t>(tile.n_queries);
+  if (keys.codec->is_linear()) {
+    const size_t stride = static_cast<size_t>(segment.half_end() - segment.half_begin);
+    for (size_t i = 0; i < n; ++i) {
+      work.units[i] = kernels_.quantise_products(queries_.halves(tile.first_query + i) + segment.half_begin,
+                                                 work.factors + segment.half_begin, static_cast<int>(stride),
+                                                 work.low + i * stride, work.high + i * stride);
+    }
+    kernels_.scan_products(codes, segment.n_groups(), work.low, work.high, stride, tile.n_queries, work.sums);
+    return;
+  }
+  const size_t group = static_cast<size_t>(segment.group_begin);
+  for (size_t i = 0; i < n; ++i) work.units[i] = queries_.units(tile.first_query + i)[index];
+  kernels_.scan(codes, segment.n_groups(), queries_.n_wide(tile.first_query, n, index),
+                queries_.low(tile.first_query) + group * 16, queries_.high(tile.first_query) + group * 16,
+                queries_.factor(tile.first_query) + group, queries_.n_groups(), tile.n_queries, work.sums);
+}
+
+// Scores of a packed block by integers, for all queries of the tile.
 void PieceContext::scan_block(const BlockView& keys, const Tile& tile, float* scores,
                               Work& work) const {
   const Codec& codec = *keys.codec;
-  const auto segments = codec.segments();
-  const size_t n_segments = segments.size();
-  const bool block_params = codec.has_block_params();
-  const size_t stride = queries_.n_groups();
   const size_t n = static_cast<size_t>(tile.n_queries);
   if (codec.layout().n_params > 0) load_params(keys, work.key_params);
-  if (block_params) codec.unpack(work.key_params, work.unpacked);
+  if (codec.is_linear()) {
+    codec.block_factors(work.key_params, work.factors, work.zeros);
+    std::fill(work.zeros + codec.n_coef(), work.zeros + queries_.coef_stride(), 0.0f);
+  }
   for (size_t i = 0; i < n; ++i) {
     const size_t query = tile.first_query + i;
     float constant = queries_.shared(query);
-    if (block_params) {
-      constant += codec.term_coefficients(queries_.coef(query), work.unpacked, work.c);
-      make_tables(codec, kernels_, work.c, codec.score_error(queries_.coef(query)), work.tables,
-                  {.low = work.low + i * stride * 16,
-                   .high = work.high + i * stride * 16,
-                   .factor = work.factor + i * stride,
-                   .units = work.units + i * n_segments,
-                   .n_wide = work.n_wide});
+    if (codec.is_linear()) {
+      constant += kernels_.dot(queries_.coef(query), work.zeros, static_cast<int>(queries_.coef_stride()));
     }
     std::fill_n(scores + i * kPieceTokens, kBlockTokens, constant);
   }
-  const int8_t* low = block_params ? work.low : queries_.low(tile.first_query);
-  const int8_t* high = block_params ? work.high : queries_.high(tile.first_query);
-  const uint8_t* factor = block_params ? work.factor : queries_.factor(tile.first_query);
-  for (size_t s = 0; s < n_segments; ++s) {
-    const Segment& segment = segments[s];
-    const size_t first = static_cast<size_t>(segment.group_begin) * 16;
-    const int n_groups = segment.group_end - segment.group_begin;
-    kernels_.scan(keys.packed + segment.group_begin * kGroupBytes, n_groups,
-                  block_params ? n_groups : queries_.n_wide(tile.first_query, n, s), low + first, high + first,
-                  factor + segment.group_begin, stride, tile.n_queries, work.sums);
-    const bool token_params = segment.token_params >= 0;
-    const float* scale = token_params ? work.key_params + segment.token_params : nullptr;
-    const float* zero = token_params ? scale + kBlockTokens : nullptr;
+  for (size_t s = 0; s < codec.segments().size(); ++s) {
+    scan_segment(keys, tile, s, work);
+    const int params = codec.segments()[s].token_params;
+    const float* scale = params >= 0 ? work.key_params + params : nullptr;
+    const float* zero = params >= 0 ? scale + kBlockTokens : nullptr;
     for (size_t i = 0; i < n; ++i) {
-      const size_t query = tile.first_query + i;
-      const float unit = block_params ? work.units[i * n_segments + s] : queries_.units(query)[s];
-      kernels_.add_sums(work.sums + i * kBlockTokens, unit, scale, zero, queries_.zero_coef(query)[s],
-                        scores + i * kPieceTokens);
+      kernels_.add_sums(work.sums + i * kBlockTokens, work.units[i], scale, zero,
+                        queries_.zero_coef(tile.first_query + i)[s], scores + i * kPieceTokens);
     }
   }
 }
@@ -411,7 +406,7 @@ void PieceContext::weigh_segment(const Codec& codec, const Segment& segment, con
           for (int t = 0; t < kBlockTokens; ++t) work.masked[t] = (coded >> t & 1) != 0 ? p[t] : 0.0f;
           p = work.masked;
         }
-        zero[i] += kernels_.dot64(p, scale + kBlockTokens);
+        zero[i] += kernels_.dot(p, scale + kBlockTokens, kBlockTokens);
       }
     }
     unit[i] = largest / static_cast<float>(kWeightTop);

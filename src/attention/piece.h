@@ -79,7 +79,7 @@ class PieceContext {
 
   // Sizes of a side's work space, the largest over its heads; zeros for a dense side.
   struct CodecSizes {
-    size_t n_segments = 0, n_terms = 0, n_unpacked = 0, n_groups = 0, n_params = 0;
+    size_t n_halves = 0, n_params = 0;
     size_t n_sums = 0, n_coords = 0, n_rows = 0;  // n_rows: of Codec::coordinates()
 
     explicit CodecSizes(const SideStore& side);
@@ -109,6 +109,7 @@ class PieceContext {
   float* accumulators(float* partial, int query) const;
 
   void score_block(const BlockView& keys, const Tile& tile, int block, float* scores, Work& work) const;
+  void scan_segment(const BlockView& keys, const Tile& tile, size_t index, Work& work) const;
   void scan_block(const BlockView& keys, const Tile& tile, float* scores, Work& work) const;
   void multiply_block(const BlockView& keys, const Tile& tile, int first_row, int n_rows, float* scores,
                       Work& work) const;

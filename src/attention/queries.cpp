@@ -65,21 +65,21 @@ int Queries::n_wide(size_t i, size_t n, size_t s) const {
 }
 
 void Queries::prepare(const LayerCache& cache, const Kernels& kernels, const AttentionInputs& in,
-                      bool tables, int n_threads) {
+                      bool scans, int n_threads) {
   const SideStore& keys = cache.keys();
   n_kv_heads_ = static_cast<size_t>(keys.n_head());
   n_rows_ = static_cast<size_t>(in.n_rows);
   group_ = static_cast<size_t>(in.n_head) / n_kv_heads_;
   stride_ = static_cast<size_t>(keys.row_stride());
   sizes_ = {};
-  size_t n_terms = 0, n_unpacked = 0;
+  size_t n_terms = 0;
   for (int h = 0; h < keys.n_head() && !keys.is_dense(); ++h) {
     const Codec& codec = keys.codec(h);
-    sizes_.n_coef = std::max(sizes_.n_coef, static_cast<size_t>(codec.n_coef()));
+    sizes_.n_coef = std::max(sizes_.n_coef, (static_cast<size_t>(codec.n_coef()) + 15) / 16 * 16);
     sizes_.n_segments = std::max(sizes_.n_segments, codec.segments().size());
     sizes_.n_groups = std::max(sizes_.n_groups, static_cast<size_t>(codec.layout().n_groups));
     n_terms = std::max(n_terms, codec.patterns().size() / 16);
-    n_unpacked = std::max(n_unpacked, static_cast<size_t>(codec.n_unpacked()));
+    sizes_.n_halves = std::max(sizes_.n_halves, static_cast<size_t>(codec.n_halves()));
   }
   const size_t n = static_cast<size_t>(in.n_streams) * n_rows_ * static_cast<size_t>(in.n_head);
   const auto grow = [](auto& buffer, size_t size) {
@@ -89,7 +89,8 @@ void Queries::prepare(const LayerCache& cache, const Kernels& kernels, const Att
   grow(coef_, n * sizes_.n_coef);
   grow(zero_coef_, n * sizes_.n_segments);
   grow(shared_, n);
-  if (tables) {
+  if (scans) {
+    grow(halves_, n * sizes_.n_halves);
     grow(units_, n * sizes_.n_segments);
     grow(n_wide_, n * sizes_.n_segments);
     grow(low_, n * n_groups() * 16);
@@ -106,7 +107,7 @@ void Queries::prepare(const LayerCache& cache, const Kernels& kernels, const Att
     const size_t row = task % n_rows_, kv_head = task / n_rows_ % n_kv_heads_;
     const size_t stream = task / n_rows_ / n_kv_heads_;
     std::vector<float>& work = work_[static_cast<size_t>(thread)];
-    grow(work, table_work_floats(n_groups()) + n_terms + n_unpacked);
+    grow(work, table_work_floats(n_groups()) + n_terms);
     for (size_t g = 0; g < group_; ++g) {
       const size_t i = task * group_ + g;
       const float* from = in.q + stream * in.q_stream + row * in.q_row + (kv_head * group_ + g) * in.q_head;
@@ -117,11 +118,14 @@ void Queries::prepare(const LayerCache& cache, const Kernels& kernels, const Att
       const Codec& codec = keys.codec(static_cast<int>(kv_head));
       float* coef = coef_.data() + i * sizes_.n_coef;
       shared_[i] = codec.analyse(q, coef, zero_coef_.data() + i * sizes_.n_segments);
-      if (!tables || codec.has_block_params()) continue;
+      std::fill(coef + codec.n_coef(), coef + sizes_.n_coef, 0.0f);
+      if (!scans) continue;
+      if (codec.is_linear()) {
+        codec.spread(coef, halves_.data() + i * sizes_.n_halves);
+        continue;
+      }
       float* c = work.data() + table_work_floats(n_groups());
-      float* unpacked = c + n_terms;
-      codec.unpack(nullptr, unpacked);
-      codec.term_coefficients(coef, unpacked, c);
+      codec.term_coefficients(coef, c);
       make_tables(codec, kernels, c, codec.score_error(coef), work.data(),
                   {.low = low_.data() + i * n_groups() * 16,
                    .high = high_.data() + i * n_groups() * 16,

@@ -11,15 +11,14 @@
 namespace headq {
 
 // What keys are read with, made once for an attention op: every query times the logit scale, its
-// analysis by the codec of its KV head where keys are packed, and its integer tables where these hold
-// for all blocks.
+// analysis by the codec of its KV head where keys are packed, and its integer tables or its halves.
 //
 // Queries are numbered by stream, KV head, row and head of the group, so that those of a tile are
 // side by side.
 class Queries {
  public:
-  // tables: make the integer tables, for codecs without block parameters.
-  void prepare(const LayerCache& cache, const Kernels& kernels, const AttentionInputs& in, bool tables,
+  // scans: make what a scan needs, integer tables or halves.
+  void prepare(const LayerCache& cache, const Kernels& kernels, const AttentionInputs& in, bool scans,
                int n_threads);
 
   size_t index(int stream, int kv_head, int row) const {
@@ -30,9 +29,10 @@ class Queries {
   const float* query(size_t i) const { return q_.data() + i * stride_; }
   size_t stride() const { return stride_; }  // floats from one query to the next, zeros behind d_k
   const float* coef(size_t i) const { return coef_.data() + i * sizes_.n_coef; }
-  size_t coef_stride() const { return sizes_.n_coef; }
+  size_t coef_stride() const { return sizes_.n_coef; }  // a multiple of 16, zeros behind n_coef()
   const float* zero_coef(size_t i) const { return zero_coef_.data() + i * sizes_.n_segments; }
   float shared(size_t i) const { return shared_[i]; }
+  const float* halves(size_t i) const { return halves_.data() + i * sizes_.n_halves; }  // linear codecs
   size_t n_groups() const { return sizes_.n_groups; }  // of a query's tables, the largest over heads
   const int8_t* low(size_t i) const { return low_.data() + i * n_groups() * 16; }
   const int8_t* high(size_t i) const { return high_.data() + i * n_groups() * 16; }
@@ -43,12 +43,12 @@ class Queries {
 
  private:
   struct Sizes {
-    size_t n_coef = 0, n_segments = 0, n_groups = 0;
+    size_t n_coef = 0, n_segments = 0, n_groups = 0, n_halves = 0;
   };
 
   size_t n_kv_heads_ = 0, n_rows_ = 0, group_ = 0, stride_ = 0;
   Sizes sizes_;  // the largest over the KV heads
-  std::vector<float> q_, coef_, zero_coef_, shared_, units_;
+  std::vector<float> q_, coef_, zero_coef_, shared_, halves_, units_;
   std::vector<int> n_wide_;
   std::vector<int8_t> low_, high_;
   std::vector<uint8_t> factor_;

@@ -37,15 +37,6 @@ class A2Codec : public Codec {
   // The rows with exactly these tokens refined, at most kRefinedTokens.
   void encode_refined(const float* rows, uint64_t valid, uint64_t refined, uint8_t* block) const;
 
-  std::span<const int> term_begin() const override { return {}; }
-  std::span<const float> patterns() const override { return {}; }
-  bool has_block_params() const override { return false; }
-  int n_coef() const override { return 0; }
-  float analyse(const float*, float*, float*) const override { return 0.0f; }
-  int n_unpacked() const override { return 0; }
-  void unpack(const float*, float*) const override {}
-  float term_coefficients(const float*, const float*, float*) const override { return 0.0f; }
-
   const ValueSums& sums() const override { return sums_; }
   std::span<const int> coord_order() const override { return order_; }
   int n_coords() const override { return head_dim_; }

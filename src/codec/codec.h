@@ -44,6 +44,15 @@ struct Segment {
   int coord_begin = 0, coord_end = 0;  // coded coordinates this segment covers
   int token_params = -1;  // offset in halves of scale[64], zero[64] within the parameters, or -1
   int quarter = -1;       // 0..3 of a refinement, or -1
+  int half_begin = 0;     // of linear keys
+
+  int n_groups() const { return group_end - group_begin; }
+  // Halves of four groups stand together, A of each and then B of each; the last four may be short.
+  int half_end() const { return half_begin + (n_groups() + 3) / 4 * 8; }
+  int half_index(int group, int half) const {
+    const int g = group - group_begin;
+    return half_begin + g / 4 * 8 + half * 4 + g % 4;
+  }
 };
 
 // What makes up the coordinates of values: sum i adds scale[i] * x_i to coordinate coord[i],
@@ -92,30 +101,30 @@ class Codec {
   virtual void decode(const uint8_t* block, int t, float* row) const = 0;
 
   // --- Keys are read through scores:
-  //   q.k(t) = shared + constant + sum_s ( scale_s(t) * sum_g T_g[n_g(t)] + zero_s(t) * Z_s ),
-  //   T_g[n] = sum over the terms i of group g of c_i * pattern_i[n].
-  // scale_s and zero_s are 1 and 0 for segments without token parameters.
-
-  virtual std::span<const int> term_begin() const = 0;  // [n_groups + 1]
-  virtual std::span<const float> patterns() const = 0;  // [n_terms][16]
-  // True when c_i depends on the block's own parameters.
-  virtual bool has_block_params() const = 0;
+  //   q.k(t) = shared + constant + sum_s ( scale_s(t) * sum_g T_g[n_g(t)] + zero_s(t) * Z_s ).
+  // scale_s and zero_s are 1 and 0 for segments without token parameters. T_g is either a table of the
+  // query that holds for all blocks, or linear in the halves of the nibble, with factors of the block.
 
   // Analyses a query [head_dim] (already times the logit scale) into coef [n_coef()] and
   // zero_coef [segments] (Z_s); returns the part of the score that all coded tokens share.
-  virtual int n_coef() const = 0;
-  virtual float analyse(const float* q, float* coef, float* zero_coef) const = 0;
+  virtual int n_coef() const { return 0; }
+  virtual float analyse(const float* /*q*/, float* /*coef*/, float* /*zero_coef*/) const { return 0.0f; }
 
+  virtual bool is_linear() const { return false; }
+
+  // Tables: T_g[n] = sum over the terms i of group g of c_i * pattern_i[n]; the constant is 0.
+  virtual std::span<const int> term_begin() const { return {}; }  // [n_groups + 1]
+  virtual std::span<const float> patterns() const { return {}; }  // [n_terms][16]
+  virtual void term_coefficients(const float* /*coef*/, float* /*c*/) const {}
   // Standard deviation to expect of the error of a query's scores; 0 where it is not known.
   virtual float score_error(const float* /*coef*/) const { return 0.0f; }
 
-  // Arranges a block's parameters, given as f32 [layout().n_params], once for the many queries that
-  // will read it (without block parameters they are not looked at).
-  virtual int n_unpacked() const = 0;
-  virtual void unpack(const float* params, float* unpacked) const = 0;
-
-  // c_i [n_terms] of one query for one block; returns the block's constant.
-  virtual float term_coefficients(const float* coef, const float* unpacked, float* c) const = 0;
+  // Linear: T_g[n] = A_g (n & 3) + B_g (n >> 2). A and B are products of a query's halves and a block's
+  // factors, both [n_halves()] in the order of half_index(), and the constant is coef . zeros.
+  int n_halves() const { return segments().empty() ? 0 : segments().back().half_end(); }
+  virtual void spread(const float* /*coef*/, float* /*halves*/) const {}
+  // params: the block's parameters as f32 [layout().n_params]; zeros [n_coef()].
+  virtual void block_factors(const float* /*params*/, float* /*factors*/, float* /*zeros*/) const {}
 
   // --- Values are read through a weighted sum:
   //   sum_t p_t v(t) = S(acc),

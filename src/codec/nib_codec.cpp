@@ -116,10 +116,9 @@ float NibCodec::score_error(const float* coef) const {
   return std::sqrt(coord_error_ * dot(coef, coef, n));
 }
 
-float NibCodec::term_coefficients(const float* coef, const float*, float* c) const {
+void NibCodec::term_coefficients(const float* coef, float* c) const {
   const std::span<const int> coords = trellis_.coords();
   for (size_t i = 0; i < coords.size(); ++i) c[i] = coef[coords[i]];
-  return 0.0f;
 }
 
 void NibCodec::synthesise(const float* acc, float* out) const {

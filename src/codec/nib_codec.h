@@ -23,13 +23,10 @@ class NibCodec : public Codec {
 
   std::span<const int> term_begin() const override { return trellis_.term_begin(); }
   std::span<const float> patterns() const override { return patterns_; }
-  bool has_block_params() const override { return false; }
   int n_coef() const override { return trellis_.n_coords(); }
   float analyse(const float* q, float* coef, float* zero_coef) const override;
   float score_error(const float* coef) const override;
-  int n_unpacked() const override { return 0; }
-  void unpack(const float*, float*) const override {}
-  float term_coefficients(const float* coef, const float* unpacked, float* c) const override;
+  void term_coefficients(const float* coef, float* c) const override;
 
   // The last coordinate is the sum of the weights, which the mean is multiplied with.
   const ValueSums& sums() const override { return sums_; }

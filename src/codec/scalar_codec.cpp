@@ -5,18 +5,12 @@
 #include <cmath>
 #include <numeric>
 
-#include "codec/dot.h"
 #include "codec/min_max.h"
 #include "codec/nibbles.h"
 #include "codec/transform.h"
-#include "core/clones.h"
 
 namespace headq {
 namespace {
-
-HEADQ_CLONES void multiply(const float* a, const float* b, size_t n, float* out) {
-  for (size_t i = 0; i < n; ++i) out[i] = a[i] * b[i];
-}
 
 }  // namespace
 
@@ -64,7 +58,6 @@ void ScalarCodec::plan_segment(const std::vector<int>& list, const Widths& width
     if (!token_params) {
       coord.param = layout_.n_params + static_cast<int>(i);
       coord.zero_param = coord.param + static_cast<int>(list.size());
-      ++n_block_coords_;
     }
     place(list[i], half_used);
     order_.push_back(list[i]);
@@ -93,24 +86,32 @@ void ScalarCodec::place(int index, bool& half_used) {
 }
 
 void ScalarCodec::finish_plan() {
-  term_begin_.assign(static_cast<size_t>(layout_.n_groups) + 1, 0);
   for (const Slot& slot : slots_) {
-    ++term_begin_[static_cast<size_t>(slot.group) + 1];
     const Coord& coord = coords_[static_cast<size_t>(slot.coord)];
-    const int index = static_cast<int>(term_coord_.size());
-    terms_in_order_ = terms_in_order_ && slot.coord == index && order_[static_cast<size_t>(index)] == index &&
-                      coord.param >= 0;
-    term_coord_.push_back(slot.coord);
-    term_param_.push_back(coord.param);
-    term_factor_.push_back(static_cast<float>(slot.mult * coord.step));
     std::array<int8_t, 16> table;
-    for (int n = 0; n < 16; ++n) {
-      table[static_cast<size_t>(n)] = static_cast<int8_t>((n >> slot.shift) & ((1 << slot.bits) - 1));
-      patterns_.push_back(table[static_cast<size_t>(n)]);
-    }
-    sums_.add(slot.group, slot.coord, term_factor_.back(), table);
+    for (int n = 0; n < 16; ++n) table[static_cast<size_t>(n)] = static_cast<int8_t>(slot.entry(n));
+    sums_.add(slot.group, slot.coord, static_cast<float>(slot.mult * coord.step), table);
   }
-  std::partial_sum(term_begin_.begin(), term_begin_.end(), term_begin_.begin());
+  for (Segment& segment : segments_) {
+    segment.half_begin = static_cast<int>(half_coord_.size());
+    const size_t end = static_cast<size_t>(segment.half_end());
+    half_coord_.resize(end, 0);
+    half_param_.resize(end, 0);
+    half_factor_.resize(end, 0.0f);
+    for (int i = segment.sum_begin; i < segment.sum_end; ++i) {
+      const Slot& slot = slots_[static_cast<size_t>(i)];
+      const Coord& coord = coords_[static_cast<size_t>(slot.coord)];
+      for (int half = 0; half < 2; ++half) {
+        const int unit = slot.entry(half == 0 ? 1 : 4);
+        if (unit == 0) continue;
+        const size_t at = static_cast<size_t>(segment.half_index(slot.group, half));
+        half_coord_[at] = slot.coord;
+        half_param_[at] = std::max(coord.param, 0);
+        half_factor_[at] = static_cast<float>(unit * slot.mult * coord.step);
+      }
+    }
+  }
+  in_order_ = std::is_sorted(order_.begin(), order_.end());
 }
 
 // Coordinates 0..d-1 of every valid row: [64][n_coef()], zeros elsewhere.
@@ -319,36 +320,30 @@ float ScalarCodec::analyse(const float* q, float* coef, float* zero_coef) const 
   return shared;
 }
 
-// [n_terms] what a term's coefficient is multiplied with, then [n_coef()] the zeros.
-void ScalarCodec::unpack(const float* params, float* unpacked) const {
-  const size_t n_terms = slots_.size();
-  if (terms_in_order_) {
-    for (const Segment& segment : segments_) {
-      const size_t first = static_cast<size_t>(segment.sum_begin);
-      const size_t n = static_cast<size_t>(segment.sum_end) - first;
-      multiply(params + term_param_[first], term_factor_.data() + first, n, unpacked + first);
-      std::copy_n(params + coords_[first].zero_param, n, unpacked + n_terms + first);
-    }
-    return;
-  }
-  for (size_t i = 0; i < n_terms; ++i) {
-    const float scale = term_param_[i] >= 0 ? params[term_param_[i]] : 1.0f;
-    unpacked[i] = scale * term_factor_[i];
-  }
-  for (size_t c = 0; c < coords_.size(); ++c) {
-    const int zero = coords_[c].zero_param;
-    unpacked[n_terms + c] = zero >= 0 ? params[zero] : 0.0f;
-  }
+void ScalarCodec::spread(const float* coef, float* halves) const {
+  for (size_t i = 0; i < half_coord_.size(); ++i) halves[i] = coef[half_coord_[i]];
 }
 
-float ScalarCodec::term_coefficients(const float* coef, const float* unpacked, float* c) const {
-  const size_t n_terms = slots_.size();
-  if (terms_in_order_) {
-    multiply(coef, unpacked, n_terms, c);
-  } else {
-    for (size_t i = 0; i < n_terms; ++i) c[i] = coef[term_coord_[i]] * unpacked[i];
+void ScalarCodec::block_factors(const float* params, float* factors, float* zeros) const {
+  for (const Segment& segment : segments_) {
+    const int n_coords = segment.coord_end - segment.coord_begin;
+    if (segment.token_params >= 0) {
+      const float* from = half_factor_.data() + segment.half_begin;
+      std::copy_n(from, segment.half_end() - segment.half_begin, factors + segment.half_begin);
+      for (int i = 0; i < n_coords; ++i) zeros[order_[static_cast<size_t>(segment.coord_begin + i)]] = 0.0f;
+      continue;
+    }
+    for (size_t i = static_cast<size_t>(segment.half_begin); i < static_cast<size_t>(segment.half_end()); ++i) {
+      factors[i] = half_factor_[i] * params[half_param_[i]];
+    }
+    const int* list = order_.data() + segment.coord_begin;
+    const float* zero = params + coords_[static_cast<size_t>(*list)].zero_param;
+    if (in_order_) {
+      std::copy_n(zero, n_coords, zeros + *list);
+    } else {
+      for (int i = 0; i < n_coords; ++i) zeros[list[i]] = zero[i];
+    }
   }
-  return dot(coef, unpacked + n_terms, coords_.size());
 }
 
 void ScalarCodec::synthesise(const float* acc, float* out) const {
@@ -370,9 +365,10 @@ void ScalarCodec::coordinates(const uint8_t* block, float* y) const {
       const size_t slot = static_cast<size_t>(i);
       const int c = slots_[slot].coord;
       const int param = coords_[static_cast<size_t>(c)].param;
-      const float unit = term_factor_[slot] * (param >= 0 ? half_to_float(params[param]) : 1.0f);
+      const float factor = static_cast<float>(slots_[slot].mult * coords_[static_cast<size_t>(c)].step);
+      const float unit = factor * (param >= 0 ? half_to_float(params[param]) : 1.0f);
       float table[16];
-      for (int n = 0; n < 16; ++n) table[n] = unit * patterns_[slot * 16 + static_cast<size_t>(n)];
+      for (int n = 0; n < 16; ++n) table[n] = unit * static_cast<float>(slots_[slot].entry(n));
       kernels_->add_lookups(block + slots_[slot].group * kGroupBytes, table, y + c * kBlockTokens);
     }
     if (segment.token_params < 0) continue;

@@ -37,14 +37,11 @@ class ScalarCodec : public Codec {
   void decode(const uint8_t* block, int t, float* row) const override;
 
   std::span<const Segment> segments() const override { return segments_; }
-  std::span<const int> term_begin() const override { return term_begin_; }
-  std::span<const float> patterns() const override { return patterns_; }
-  bool has_block_params() const override { return n_block_coords_ != 0; }
   int n_coef() const override { return config_.head_dim + config_.side_rank; }
   float analyse(const float* q, float* coef, float* zero_coef) const override;
-  int n_unpacked() const override { return static_cast<int>(slots_.size()) + n_coef(); }
-  void unpack(const float* params, float* unpacked) const override;
-  float term_coefficients(const float* coef, const float* unpacked, float* c) const override;
+  bool is_linear() const override { return true; }
+  void spread(const float* coef, float* halves) const override;
+  void block_factors(const float* params, float* factors, float* zeros) const override;
 
   const ValueSums& sums() const override { return sums_; }
   std::span<const int> coord_order() const override { return order_; }
@@ -53,13 +50,15 @@ class ScalarCodec : public Codec {
   void coordinates(const uint8_t* block, float* y) const override;
 
  private:
-  // What nibble a coordinate (or half of an 8-bit one) sits in; one term each.
+  // What nibble a coordinate (or half of an 8-bit one) sits in.
   struct Slot {
     int coord = 0;
     int group = 0;
     int shift = 0;  // 0 or 2
     int bits = 4;   // 2 or 4
     int mult = 1;   // code units per unit of this nibble: 16 for the high half of 8 bits
+
+    int entry(int nibble) const { return nibble >> shift & ((1 << bits) - 1); }
   };
 
   // How a coordinate is coded: x = zero + scale * step * code, code in [0, levels / step].
@@ -99,15 +98,12 @@ class ScalarCodec : public Codec {
   std::vector<int> order_;  // coordinates as the segments list them
   std::vector<Coord> coords_;
   std::vector<Slot> slots_;
-  std::vector<int> term_begin_;
-  std::vector<float> patterns_;
   ValueSums sums_;
-  int n_block_coords_ = 0;
-  // What a term's coefficient is made of, by term: its coordinate and the parameter and factor of its
-  // scale. Lists, so that making tables for a block is a few straight loops.
-  std::vector<int> term_coord_, term_param_;
-  std::vector<float> term_factor_;
-  bool terms_in_order_ = true;  // term i is of coordinate i, which has parameters of its own
+  // Halves of nibbles [n_halves()]: the coordinate each is a part of, where its scale is, and how many
+  // of these a unit is worth (0: of no coordinate).
+  std::vector<int> half_coord_, half_param_;
+  std::vector<float> half_factor_;
+  bool in_order_ = true;  // segments list coordinates in order
 };
 
 }  // namespace headq

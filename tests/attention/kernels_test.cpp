@@ -177,6 +177,61 @@ TEST_P(KernelLevels, ScanSumsAreExact) {
   }
 }
 
+TEST_P(KernelLevels, ProductsAndTheirIntegers) {
+  std::mt19937 random(15);
+  std::normal_distribution<float> normal;
+  for (int n : {8, 16, 24, 72, 264}) {
+    const size_t size = static_cast<size_t>(n);
+    auto halves = filled<float>(size, [&] { return normal(random); });
+    auto factors = filled<float>(size, [&] { return random() % 5 == 0 ? 0.0f : normal(random); });
+    Guarded<int8_t> low(size), high(size);
+    const float unit = kernels().quantise_products(halves.get(), factors.get(), n, low.get(), high.get());
+    ASSERT_TRUE(low.intact() && high.intact());
+    Guarded<int8_t> low_wanted(size), high_wanted(size);
+    ASSERT_EQ(unit, kScalarKernels.quantise_products(halves.get(), factors.get(), n, low_wanted.get(), high_wanted.get()));
+    int largest = 0;
+    for (size_t i = 0; i < size; ++i) {
+      const int c = low.get()[i] + 256 * high.get()[i];
+      ASSERT_EQ(c, low_wanted.get()[i] + 256 * high_wanted.get()[i]) << i;
+      ASSERT_NEAR(c * static_cast<double>(unit), static_cast<double>(halves.get()[i]) * factors.get()[i], 0.501 * static_cast<double>(unit));
+      largest = std::max(largest, std::abs(c));
+    }
+    ASSERT_EQ(largest, kProductTop);
+    std::fill_n(factors.get(), size, 0.0f);
+    ASSERT_EQ(kernels().quantise_products(halves.get(), factors.get(), n, low.get(), high.get()), 0.0f);
+    for (size_t i = 0; i < size; ++i) ASSERT_TRUE(low.get()[i] == 0 && high.get()[i] == 0);
+  }
+}
+
+TEST_P(KernelLevels, ScansOfProductsAreExact) {
+  std::mt19937 random(16);
+  for (int n_groups : {1, 2, 3, 4, 5, 7, 8, 9, 39, 40, 41, 43, 128, 257}) {
+    for (int n_queries : {1, 2, 3, 4, 7}) {
+      const bool extreme = n_groups % 2 == 0;
+      const size_t n = static_cast<size_t>(n_groups), queries = static_cast<size_t>(n_queries);
+      const size_t stride = (n + 3) / 4 * 8;
+      auto codes = filled<uint8_t>(n * 32, [&] { return static_cast<uint8_t>(extreme ? 255 : random()); });
+      auto any = [&] { return static_cast<int8_t>(extreme ? -128 : static_cast<int>(random() % 256) - 128); };
+      auto low = filled<int8_t>(queries * stride, any), high = filled<int8_t>(queries * stride, any);
+      Guarded<int32_t> sums(queries * 64);
+      kernels().scan_products(codes.get(), n_groups, low.get(), high.get(), stride, n_queries, sums.get());
+      ASSERT_TRUE(sums.intact());
+      for (size_t q = 0; q < queries; ++q) {
+        for (size_t t = 0; t < 64; ++t) {
+          int64_t wanted = 0;
+          for (size_t g = 0; g < n; ++g) {
+            const int nibble = codes.get()[g * 32 + t % 32] >> (t / 32 * 4) & 15;
+            const size_t a = q * stride + g / 4 * 8 + g % 4, b = a + 4;
+            wanted += (low.get()[a] + 256 * high.get()[a]) * (nibble & 3);
+            wanted += (low.get()[b] + 256 * high.get()[b]) * (nibble >> 2);
+          }
+          ASSERT_EQ(sums.get()[q * 64 + t], wanted) << n_groups << " groups, query " << q << ", token " << t;
+        }
+      }
+    }
+  }
+}
+
 TEST_P(KernelLevels, AddsSums) {
   std::mt19937 random(9);
   std::normal_distribution<float> normal;
@@ -371,12 +426,17 @@ TEST_P(KernelLevels, SoftmaxParts) {
   }
 }
 
-TEST_P(KernelLevels, DotsOf64) {
+TEST_P(KernelLevels, Dots) {
   std::mt19937 random(8);
   std::normal_distribution<float> normal;
-  auto a = filled<float>(64, [&] { return normal(random); });
-  auto b = filled<float>(64, [&] { return normal(random); });
-  EXPECT_EQ(kernels().dot64(a.get(), b.get()), kScalarKernels.dot64(a.get(), b.get()));
+  for (int n : {16, 64, 80}) {
+    auto a = filled<float>(static_cast<size_t>(n), [&] { return normal(random); });
+    auto b = filled<float>(static_cast<size_t>(n), [&] { return normal(random); });
+    double wanted = 0.0;
+    for (int i = 0; i < n; ++i) wanted += static_cast<double>(a.get()[i]) * b.get()[i];
+    EXPECT_EQ(kernels().dot(a.get(), b.get(), n), kScalarKernels.dot(a.get(), b.get(), n));
+    EXPECT_NEAR(kernels().dot(a.get(), b.get(), n), wanted, 1e-4);
+  }
 }
 
 TEST(ScalarKernels, ExpIsAccurateAndCutsOff) {

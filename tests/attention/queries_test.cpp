@@ -26,7 +26,7 @@ class TableFixture : public ::testing::Test {
     codec_.analyse(q.data(), coef.data(), zero.data());
     for (size_t i = 0; i < coef.size(); ++i) coef[i] *= std::exp(-0.05f * static_cast<float>(i));
     c_.resize(codec_.patterns().size() / 16);
-    codec_.term_coefficients(coef.data(), nullptr, c_.data());
+    codec_.term_coefficients(coef.data(), c_.data());
     for (int g = 0; g < kGroups; ++g) {
       for (int n = 0; n < 16; ++n) {
         double sum = 0.0;

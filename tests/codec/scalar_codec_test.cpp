@@ -289,7 +289,7 @@ TEST(ScalarCodec, NonFiniteElementsDoNotSpread) {
   }
 }
 
-TEST(ScalarCodec, TablesSumToTheScoreOfTheDecodedRow) {
+TEST(ScalarCodec, HalvesOfNibblesSumToTheScoreOfTheDecodedRow) {
   const int d = 80;
   const HeadProfile head = planted_profile(d);
   const std::vector<float> rows = oracle::normal_rows(kBlockTokens, d, 9);
@@ -303,13 +303,19 @@ TEST(ScalarCodec, TablesSumToTheScoreOfTheDecodedRow) {
 
     std::vector<float> coef(static_cast<size_t>(codec->n_coef()));
     std::vector<float> zero_coef(codec->segments().size());
-    std::vector<float> unpacked(static_cast<size_t>(codec->n_unpacked()));
-    std::vector<float> c(codec->patterns().size() / 16);
+    const size_t n_halves = static_cast<size_t>(codec->n_halves());
+    std::vector<float> halves(n_halves), factors(n_halves), zeros(coef.size());
     const double shared = codec->analyse(q.data(), coef.data(), zero_coef.data());
     std::vector<float> block_params(static_cast<size_t>(codec->layout().n_params));
     for (size_t i = 0; i < block_params.size(); ++i) block_params[i] = half_to_float(params[i]);
-    codec->unpack(block_params.data(), unpacked.data());
-    const double constant = codec->term_coefficients(coef.data(), unpacked.data(), c.data());
+    ASSERT_TRUE(codec->is_linear());
+    codec->spread(coef.data(), halves.data());
+    codec->block_factors(block_params.data(), factors.data(), zeros.data());
+    const auto product = [&](int i) {
+      return static_cast<double>(halves[static_cast<size_t>(i)]) * factors[static_cast<size_t>(i)];
+    };
+    double constant = 0.0;
+    for (size_t i = 0; i < coef.size(); ++i) constant += static_cast<double>(coef[i]) * zeros[i];
 
     Doubles got, wanted;
     for (int t = 0; t < kBlockTokens; ++t) {
@@ -319,10 +325,7 @@ TEST(ScalarCodec, TablesSumToTheScoreOfTheDecodedRow) {
         double sum = 0.0;
         for (int g = segment.group_begin; g < segment.group_end; ++g) {
           const int n = block[static_cast<size_t>(g * kGroupBytes + t % 32)] >> (t / 32 * 4) & 15;
-          for (int i = codec->term_begin()[g]; i < codec->term_begin()[g + 1]; ++i) {
-            sum += static_cast<double>(c[static_cast<size_t>(i)]) *
-                   codec->patterns()[static_cast<size_t>(i * 16 + n)];
-          }
+          sum += product(segment.half_index(g, 0)) * (n & 3) + product(segment.half_index(g, 1)) * (n >> 2);
         }
         if (segment.token_params >= 0) {
           score += half_to_float(params[segment.token_params + t]) * sum +
