@@ -28,7 +28,7 @@ constexpr int kPromptRows = 128;
 constexpr int kRunsPerPair = 8;  // decoding: ops between two of ggml's
 
 struct Case {
-  std::string what;  // decode, prompt, keys, softmax, values
+  std::string what;  // decode, prompt, memory, keys, softmax, values
   std::string kv;    // "K/V", "f16"
   LayerShape shape;
   int group = 1;
@@ -199,6 +199,21 @@ void run_packed(benchmark::State& state, const Case& c, Store& store) {
   state.counters[kRoundingError] = relative_error(op.output(), coded, exact);
 }
 
+// The least time that any op over these codes could take.
+void run_memory(benchmark::State& state, const Case& c, Store& store) {
+  PackedCaches& caches = store.packed(c.shape, c.kv);
+  caches.read(0, c.n_threads);
+  double total = 0.0;
+  int i = 0;
+  for (auto _ : state) {
+    const double seconds = caches.read(i % caches.n_layers(), c.n_threads);
+    state.SetIterationTime(seconds);
+    total += seconds;
+    ++i;
+  }
+  set_speed(state, c, total / i, caches.bytes_per_token(), caches.text().n_tokens);
+}
+
 void run_f16(benchmark::State& state, const Case& c, Store& store) {
   F16Caches& caches = store.f16(c.shape);
   const Workload& text = caches.text();
@@ -228,7 +243,7 @@ std::string name_of(const Case& c) {
 
 void add(const Case& c, const std::shared_ptr<Store>& store) {
   if (!store->take_name(name_of(c))) return;  // codecs may share a side
-  const auto run = c.kv == "f16" ? run_f16 : run_packed;
+  const auto run = c.kv == "f16" ? run_f16 : c.what == "memory" ? run_memory : run_packed;
   benchmark::RegisterBenchmark(name_of(c).c_str(),
                                [c, store, run](benchmark::State& state) { run(state, c, *store); })
       ->UseManualTime()
@@ -242,6 +257,10 @@ void add_codec(Case c, const std::string& kv, bool parts, const std::shared_ptr<
   c.what = "decode";
   c.kv = kv;
   add(c, store);
+  if (c.isa == available_isas().back()) {
+    c.what = "memory";
+    add(c, store);
+  }
   if (!parts) return;
   c.what = "keys";
   c.kv = fmt::format("{}/{}", spec.k.to_string(), kTinyCodec);

@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstring>
 
 #include "attention/dispatch.h"
+#include "core/parallel.h"
 
 namespace headq::bench {
 namespace {
@@ -52,6 +54,37 @@ PackedCaches::PackedCaches(const Workload& text, const std::string& kv, int n_la
 
 double PackedCaches::bytes_per_token() const {
   return bytes_of(layers_[0]->keys()) + bytes_of(layers_[0]->values());
+}
+
+double PackedCaches::read(int layer, int n_threads) const {
+  const LayerCache& cache = *layers_[static_cast<size_t>(layer)];
+  struct Part {
+    const uint8_t* begin;
+    size_t n_bytes;
+  };
+  std::vector<Part> parts;  // a head's blocks lie side by side
+  constexpr size_t kPieces = 8;
+  for (const SideStore* side : {&cache.keys(), &cache.values()}) {
+    for (int h = 0; h < side->n_head() && !side->is_dense(); ++h) {
+      const size_t n = static_cast<size_t>(cache.blocks_per_stream()) * side->packed_stride(h) / kPieces;
+      for (size_t i = 0; i < kPieces; ++i) parts.push_back({side->packed(0, h) + i * n, n});
+    }
+  }
+  std::vector<uint64_t> sums(parts.size());
+  const auto start = std::chrono::steady_clock::now();
+  parallel_for(n_threads, parts.size(), [&](size_t i, int) {
+    uint64_t sum[8] = {}, word;
+    for (size_t at = 0; at + sizeof(sum) <= parts[i].n_bytes; at += sizeof(sum)) {
+      for (size_t j = 0; j < 8; ++j) {
+        std::memcpy(&word, parts[i].begin + at + j * sizeof(word), sizeof(word));
+        sum[j] += word;
+      }
+    }
+    for (uint64_t s : sum) sums[i] += s;
+  });
+  const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  for (uint64_t s : sums) sum_ += s;
+  return seconds;
 }
 
 void PackedCaches::write_rows(int layer, int n_rows) {

@@ -25,6 +25,9 @@ class PackedCaches {
   // Packed bytes of a token's keys and values, mean over the KV heads.
   double bytes_per_token() const;
 
+  // Seconds that it takes to read the packed bytes of a layer once, by words that are added up.
+  double read(int layer, int n_threads) const;
+
   // Writes the newest rows of the text again, so that an op may run. One row: the 32 newest cells
   // take turns, so that the window stays dense and all else packed, as while decoding.
   void write_rows(int layer, int n_rows);
@@ -35,6 +38,7 @@ class PackedCaches {
   DensePool pool_;
   std::vector<std::unique_ptr<LayerCache>> layers_;
   int turn_ = 0;
+  mutable uint64_t sum_ = 0;  // of words read, so that they are
 };
 
 // An attention op of the newest n_rows queries over a PackedCaches.

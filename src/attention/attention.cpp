@@ -142,7 +142,10 @@ void Attention::add_paid(LayerCache& cache, const AttentionInputs& in, const Pie
 }
 
 void Attention::run_rows(LayerCache& cache, const AttentionInputs& in, const Seen& seen, int n_threads) {
-  slopes_ = alibi_slopes(in.n_head, in.max_bias);
+  if (slopes_.size() != static_cast<size_t>(in.n_head) || slopes_bias_ != in.max_bias) {
+    slopes_ = alibi_slopes(in.n_head, in.max_bias);
+    slopes_bias_ = in.max_bias;
+  }
   queries_.prepare(cache, kernels_, in, PieceContext::scans(cache, in), n_threads);
   const PieceContext context(cache, kernels_, in, queries_, seen.visible, seen.biased, seen.n_blocks,
                              slopes_.data());

@@ -17,8 +17,8 @@ class PieceContext;
 // of two, the odd slopes of the next one); all 1 without a bias.
 std::vector<float> alibi_slopes(int n_head, float max_bias);
 
-// Runs attention ops with one kernel set. Keeps its work space, so one object serves one graph at a
-// time. The result does not depend on n_threads; how rows are split into ops changes it by rounding,
+// Runs attention ops with one kernel set. Keeps its work space, so that decoding allocates nothing, and one
+// object serves one graph at a time. The result does not depend on n_threads; how rows are split into ops changes it by rounding,
 // because few queries at once are scored by integer tables and many by decoded coordinates.
 class Attention {
  public:
@@ -41,6 +41,7 @@ class Attention {
   std::vector<uint8_t> is_sink_;   // [n_streams][n_rows]
   std::vector<uint8_t> biased_;    // [n_streams][n_rows] a visible cell's mask is not 0
   std::vector<float> slopes_;      // [n_head]
+  float slopes_bias_ = 0.0f;       // the bias they are of
   Queries queries_;
   std::vector<float> partials_;    // see piece.h
   std::vector<float> norms_;       // [queries of the op][2] where attention paid is kept

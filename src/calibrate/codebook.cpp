@@ -114,13 +114,14 @@ class CodebookFit {
   // Weighted mean error of the first n rows, whose nibbles it finds.
   double code(size_t n) {
     const Trellis trellis(samples_.n_coords, reach_, table_);
+    const TrellisSearch search(trellis);
     nibbles_.resize(n * cuts_.size());
     std::vector<float> decoded(static_cast<size_t>(samples_.n_coords));
     coord_error_.assign(static_cast<size_t>(samples_.n_coords), 0.0);
     double weight = 0.0;
     for (size_t i = 0; i < n; ++i) {
       uint8_t* nibbles = nibbles_.data() + i * cuts_.size();
-      trellis.encode(samples_.row(i), nibbles);
+      search.encode(samples_.row(i), nibbles);
       trellis.decode(nibbles, decoded.data());
       for (size_t c = 0; c < decoded.size(); ++c) {
         const double e = static_cast<double>(samples_.row(i)[c]) - decoded[c];

@@ -7,7 +7,7 @@
 
 namespace headq {
 
-// What Trellis works on; see there.
+// What TrellisSearch works on; see there.
 struct TrellisView {
   int n_nibbles;
   const int* term_begin;  // [n_nibbles + 1]

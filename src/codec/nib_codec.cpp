@@ -79,13 +79,14 @@ void NibCodec::encode(const float* rows, uint64_t valid, uint8_t* block) const {
   std::fill_n(block, layout_.bytes(), uint8_t{0});
   float x[kMaxHeadDim], y[kMaxHeadDim];
   uint8_t nibbles[kMaxNibbles];
+  const TrellisSearch search(trellis_);
   for (int t = 0; t < kBlockTokens; ++t) {
     if ((valid >> t & 1) == 0) continue;
     for (int i = 0; i < head_dim_; ++i) {
       x[i] = finite_half(rows[t * head_dim_ + i]) - mean_[static_cast<size_t>(i)];
     }
     trellis_.kernels().transform(analysis_columns_.data(), head_dim_, coord_stride_, x, y);
-    trellis_.encode(y, nibbles);
+    search.encode(y, nibbles);
     for (int g = 0; g < layout_.n_groups; ++g) put_nibble(block, g, t, nibbles[g]);
   }
 }

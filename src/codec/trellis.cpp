@@ -42,41 +42,6 @@ Trellis::Trellis(int n_coords, std::span<const int32_t> reach, std::vector<float
     throw Error(ErrorCode::kInvalidArgument,
                 fmt::format("trellis: {} table entries for {} terms", table_.size(), coords_.size()));
   }
-  norms_.assign(static_cast<size_t>(n_nibbles_) * 16, 0.0f);
-  pairs_.assign(static_cast<size_t>(n_nibbles_) * 256, 0.0f);
-  for (int g = 0; g < n_nibbles_; ++g) {
-    for (int i = term_begin_[static_cast<size_t>(g)]; i < term_begin_[static_cast<size_t>(g) + 1]; ++i) {
-      const float* own = table_.data() + i * 16;
-      float* norm = norms_.data() + g * 16;
-      for (int n = 0; n < 16; ++n) norm[n] += own[n] * own[n];
-      if (g == 0) continue;
-      for (int j = term_begin_[static_cast<size_t>(g) - 1]; j < term_begin_[static_cast<size_t>(g)]; ++j) {
-        if (coords_[static_cast<size_t>(j)] != coords_[static_cast<size_t>(i)]) continue;
-        const float* before = table_.data() + j * 16;
-        float* pair = pairs_.data() + g * 256;
-        for (int m = 0; m < 16; ++m) {
-          for (int n = 0; n < 16; ++n) pair[m * 16 + n] += 2.0f * before[m] * own[n];
-        }
-      }
-    }
-  }
-}
-
-void Trellis::encode(const float* y, uint8_t* nibbles) const {
-  uint8_t from[kMaxNibbles][16];
-  float cost[16];
-  kernels_->viterbi({.n_nibbles = n_nibbles_,
-                     .term_begin = term_begin_.data(),
-                     .coords = coords_.data(),
-                     .table = table_.data(),
-                     .norms = norms_.data(),
-                     .pairs = pairs_.data()},
-                    y, from, cost);
-  uint8_t n = static_cast<uint8_t>(std::min_element(cost, cost + 16) - cost);
-  for (int g = n_nibbles_ - 1; g >= 0; --g) {
-    nibbles[g] = n;
-    n = from[g][n];
-  }
 }
 
 void Trellis::decode(const uint8_t* nibbles, float* y) const {
@@ -86,6 +51,47 @@ void Trellis::decode(const uint8_t* nibbles, float* y) const {
     for (int i = term_begin_[s]; i < term_begin_[s + 1]; ++i) {
       y[coords_[static_cast<size_t>(i)]] += table_[static_cast<size_t>(i) * 16 + nibbles[g]];
     }
+  }
+}
+
+TrellisSearch::TrellisSearch(const Trellis& trellis)
+    : trellis_(trellis),
+      norms_(static_cast<size_t>(trellis.n_nibbles()) * 16, 0.0f),
+      pairs_(static_cast<size_t>(trellis.n_nibbles()) * 256, 0.0f) {
+  const std::span<const int> begin = trellis.term_begin(), coords = trellis.coords();
+  for (size_t g = 0; g < static_cast<size_t>(trellis.n_nibbles()); ++g) {
+    for (size_t i = static_cast<size_t>(begin[g]); i < static_cast<size_t>(begin[g + 1]); ++i) {
+      const float* own = trellis.table().data() + i * 16;
+      float* norm = norms_.data() + g * 16;
+      for (int n = 0; n < 16; ++n) norm[n] += own[n] * own[n];
+      if (g == 0) continue;
+      for (size_t j = static_cast<size_t>(begin[g - 1]); j < static_cast<size_t>(begin[g]); ++j) {
+        if (coords[j] != coords[i]) continue;
+        const float* before = trellis.table().data() + j * 16;
+        float* pair = pairs_.data() + g * 256;
+        for (int m = 0; m < 16; ++m) {
+          for (int n = 0; n < 16; ++n) pair[m * 16 + n] += 2.0f * before[m] * own[n];
+        }
+      }
+    }
+  }
+}
+
+void TrellisSearch::encode(const float* y, uint8_t* nibbles) const {
+  uint8_t from[kMaxNibbles][16];
+  float cost[16];
+  const int n_nibbles = trellis_.n_nibbles();
+  trellis_.kernels().viterbi({.n_nibbles = n_nibbles,
+                              .term_begin = trellis_.term_begin().data(),
+                              .coords = trellis_.coords().data(),
+                              .table = trellis_.table().data(),
+                              .norms = norms_.data(),
+                              .pairs = pairs_.data()},
+                             y, from, cost);
+  uint8_t n = static_cast<uint8_t>(std::min_element(cost, cost + 16) - cost);
+  for (int g = n_nibbles - 1; g >= 0; --g) {
+    nibbles[g] = n;
+    n = from[g][n];
   }
 }
 

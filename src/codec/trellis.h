@@ -14,13 +14,10 @@ namespace headq {
 // wrong with it.
 std::string why_no_chain(std::span<const int32_t> reach, int n_coords);
 
-// Finds the nibbles of a row. A row of n coordinates is coded by nibbles n_0, n_1, ...; nibble g adds
+// What the nibbles of a row stand for. A row of n coordinates is coded by nibbles n_0, n_1, ...; nibble g adds
 // the codeword t_g[n_g] to the coordinates it reaches, and the next nibble may reach some of the same:
 //
 //   y^_c = sum over g that reach c of t_g[n_g]_c.
-//
-// |y - y^|^2 is then a sum of terms in n_g and in (n_g, n_{g+1}), so that the Viterbi algorithm over
-// the 16 values of a nibble finds its least value exactly.
 class Trellis {
  public:
   // reach [n_nibbles][2]: first coordinate and one past the last; the coordinates of nibble g + 2
@@ -36,11 +33,7 @@ class Trellis {
   const CodecKernels& kernels() const { return *kernels_; }
   std::span<const float> table() const { return table_; }          // [n_terms][16]
 
-  // The nibbles [n_nibbles] that come closest to y [n_coords]; of equals the smallest. Same on every
-  // machine. Cost: 256 additions a nibble.
-  void encode(const float* y, uint8_t* nibbles) const;
-  // What they stand for.
-  void decode(const uint8_t* nibbles, float* y) const;
+  void decode(const uint8_t* nibbles, float* y) const;  // y [n_coords]
 
  private:
   int n_coords_;
@@ -48,9 +41,25 @@ class Trellis {
   std::vector<int> term_begin_;
   std::vector<int> coords_;
   std::vector<float> table_;
+  const CodecKernels* kernels_;
+};
+
+// Finds the nibbles of rows: |y - y^|^2 is a sum of terms in n_g and in (n_g, n_{g+1}), so that the
+// Viterbi algorithm over the 16 values of a nibble finds its least value exactly. Holds 1 KiB a nibble and
+// takes as long to make as the search of a few rows: one for each block or more, not for each codec.
+class TrellisSearch {
+ public:
+  // trellis must outlive it.
+  explicit TrellisSearch(const Trellis& trellis);
+
+  // The nibbles [n_nibbles] that come closest to y [n_coords]; of equals the smallest. Same on every
+  // machine. Cost: 256 additions a nibble.
+  void encode(const float* y, uint8_t* nibbles) const;
+
+ private:
+  const Trellis& trellis_;
   std::vector<float> norms_;  // [n_nibbles][16] |t_g[n]|^2
   std::vector<float> pairs_;  // [n_nibbles][16][16] 2 t_{g-1}[m] . t_g[n]
-  const CodecKernels* kernels_;
 };
 
 }  // namespace headq

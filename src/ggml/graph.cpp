@@ -164,26 +164,26 @@ void GraphRunner::set_rows(const ggml_tensor* op) {
   const ggml_tensor *rows = op->src[0], *cells = op->src[1];
   const KvBuffer::Root& root = *cache_root(op);
   LayerCache& cache = KvBuffer::of(op)->cache_of(root);
-  std::vector<int64_t> list(static_cast<size_t>(rows->ne[1]));
+  cells_.resize(static_cast<size_t>(rows->ne[1]));
   const int64_t n_cells = static_cast<int64_t>(root.n_cells) * root.n_streams;
-  for (size_t i = 0; i < list.size(); ++i) {
-    list[i] = cell_at(cells, static_cast<int64_t>(i));
-    if (list[i] < 0 || list[i] >= n_cells) {
-      unsupported(fmt::format("cell {} is not in 0..{}", list[i], n_cells - 1));
+  for (size_t i = 0; i < cells_.size(); ++i) {
+    cells_[i] = cell_at(cells, static_cast<int64_t>(i));
+    if (cells_[i] < 0 || cells_[i] >= n_cells) {
+      unsupported(fmt::format("cell {} is not in 0..{}", cells_[i], n_cells - 1));
     }
   }
   const float* data = static_cast<const float*>(rows->data);
   const size_t stride = rows->nb[1] / sizeof(float);
   if (root.side == KvBuffer::Side::kKeys) {
-    cache.write_keys(list, data, stride);
+    cache.write_keys(cells_, data, stride);
   } else {
-    cache.write_values(list, data, stride);
+    cache.write_values(cells_, data, stride);
   }
   if (!PluginState::instance().has_observer()) return;
   Written& written = written_[root.layer];
   std::vector<float>& copy = root.side == KvBuffer::Side::kKeys ? written.k : written.v;
   copy.clear();
-  for (size_t i = 0; i < list.size(); ++i) {
+  for (size_t i = 0; i < cells_.size(); ++i) {
     copy.insert(copy.end(), data + i * stride, data + i * stride + root.n_embd);
   }
 }

@@ -33,6 +33,7 @@ class GraphRunner {
 
   int n_threads_ = 1;
   Attention attention_;
+  std::vector<int64_t> cells_;  // of the op that writes rows
   ggml_backend_t cpu_ = nullptr;  // for ROPE, made on first use
   // Rows of the current graph by layer, kept while an observer is set.
   struct Written {

@@ -33,8 +33,9 @@ double held_out_error(const NibCode& code, const CodebookSamples& samples) {
   std::vector<uint8_t> nibbles(static_cast<size_t>(trellis.n_nibbles()));
   std::vector<float> decoded(static_cast<size_t>(samples.n_coords));
   double sum = 0.0;
+  const TrellisSearch search(trellis);
   for (size_t i = 0; i < samples.n(); ++i) {
-    trellis.encode(samples.row(i), nibbles.data());
+    search.encode(samples.row(i), nibbles.data());
     trellis.decode(nibbles.data(), decoded.data());
     for (size_t c = 0; c < decoded.size(); ++c) {
       const double e = static_cast<double>(samples.row(i)[c]) - decoded[c];

@@ -47,6 +47,7 @@ TEST(Trellis, FindsTheBestOfAllNibbles) {
   for (int width : {1, 2, 3}) {
     const NibCode code = sample_nib(16, 3, width, static_cast<uint64_t>(width));
     const Trellis trellis = trellis_of(code);
+    const TrellisSearch search(trellis);
     for (int row = 0; row < 20; ++row) {
       const std::vector<float> y = normal_row(code.n_coords(), random);
       double least = std::numeric_limits<double>::infinity();
@@ -57,7 +58,7 @@ TEST(Trellis, FindsTheBestOfAllNibbles) {
         least = std::min(least, error_of(code, y, n));
       }
       std::vector<uint8_t> found(3);
-      trellis.encode(y.data(), found.data());
+      search.encode(y.data(), found.data());
       EXPECT_LE(error_of(code, y, found), least * (1 + 1e-5) + 1e-6) << width << ", row " << row;
     }
   }
@@ -69,14 +70,16 @@ TEST(Trellis, EveryLevelFindsTheSameNibbles) {
                       sample_nib(256, 256, 1, 6)};
   for (const NibCode& code : codes) {
     const Trellis reference = trellis_of(code);
+    const TrellisSearch reference_search(reference);
     for (Isa isa : available_isas()) {
       const Trellis trellis = trellis_of(code, codec_kernels_for(isa));
+      const TrellisSearch search(trellis);
       for (int row = 0; row < 50; ++row) {
         std::vector<float> y = normal_row(code.n_coords(), random);
         if (row == 0) std::fill(y.begin(), y.end(), 0.0f);
         std::vector<uint8_t> wanted(static_cast<size_t>(code.n_nibbles())), got(wanted);
-        reference.encode(y.data(), wanted.data());
-        trellis.encode(y.data(), got.data());
+        reference_search.encode(y.data(), wanted.data());
+        search.encode(y.data(), got.data());
         ASSERT_EQ(got, wanted) << isa_name(isa);
       }
     }
@@ -89,7 +92,8 @@ TEST(Trellis, TiesGoToTheSmallestNibble) {
   std::fill(code.codebook.begin(), code.codebook.end(), int8_t{0});
   for (Isa isa : available_isas()) {
     std::vector<uint8_t> n(4, 9);
-    trellis_of(code, codec_kernels_for(isa)).encode(std::vector<float>(16, 0.5f).data(), n.data());
+    const Trellis trellis = trellis_of(code, codec_kernels_for(isa));
+    TrellisSearch(trellis).encode(std::vector<float>(16, 0.5f).data(), n.data());
     EXPECT_EQ(n, std::vector<uint8_t>(4, 0)) << isa_name(isa);
   }
 }
